@@ -1,0 +1,147 @@
+//! The manager's domain and every key derived from it.
+//!
+//! All finalizers, labels and annotations that the crate writes live under the domain that the operator's author
+//! passes in, so two operators never meet on one key. Keys are only *names*: whether an object is ours is
+//! decided by its back-pointer and the inventory, never by the presence of a key.
+
+use std::fmt;
+
+use crate::object::is_dns_subdomain;
+
+/// Why a manager domain was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "invalid manager {name:?}: use a domain that you control, such as \"gittrack.example.com\" (a DNS subdomain with a dot, \
+     at most {} characters; Kubernetes reserves kubernetes.io and k8s.io)",
+    Manager::MAX_LENGTH
+)]
+#[non_exhaustive]
+pub struct InvalidManager {
+    /// The refused name, cut to a readable length.
+    pub name: String,
+}
+
+/// The domain under which one operator's keys live, such as `gittrack.example.com`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Manager(String);
+
+impl Manager {
+    /// Longest domain: the API server's limit for a field manager, which the domain is used as.
+    pub const MAX_LENGTH: usize = 128;
+
+    /// A manager, checked.
+    ///
+    /// # Errors
+    /// [`InvalidManager`] unless `name` is a DNS subdomain with at least one dot, outside of
+    /// `kubernetes.io` and `k8s.io`.
+    pub fn new(name: impl AsRef<str>) -> Result<Self, InvalidManager> {
+        let name = name.as_ref();
+        let reserved = ["kubernetes.io", "k8s.io"].iter().any(|r| name == *r || name.ends_with(&format!(".{r}")));
+        if name.len() > Self::MAX_LENGTH || !name.contains('.') || !is_dns_subdomain(name) || reserved {
+            return Err(InvalidManager { name: name.chars().take(80).collect() });
+        }
+        Ok(Self(name.to_owned()))
+    }
+
+    /// The domain.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{}/{name}", self.0)
+    }
+
+    /// Label on every child, proxy and inventory object; its value is the parent's UID.
+    #[must_use]
+    pub fn parent_label(&self) -> String {
+        self.key("parent-uid")
+    }
+
+    /// Annotation on every child and proxy: the back-pointer.
+    #[must_use]
+    pub fn back_pointer_annotation(&self) -> String {
+        self.key("back-pointer")
+    }
+
+    /// First finalizer on the parent: nothing may be created before it is there.
+    #[must_use]
+    pub fn finalizer(&self) -> String {
+        self.key("custody")
+    }
+
+    /// Second finalizer on the parent: children may exist. The API server refuses to add it to a parent that is
+    /// being deleted, which closes the door on late creates.
+    #[must_use]
+    pub fn applied_finalizer(&self) -> String {
+        self.key("applied")
+    }
+
+    /// Annotation on the parent: every group-kind ever applied for it, in display form, comma separated; only grows.
+    #[must_use]
+    pub fn group_kinds_annotation(&self) -> String {
+        self.key("group-kinds")
+    }
+
+    /// Guard finalizer on inventory objects, so that namespace deletion cannot take the record first.
+    #[must_use]
+    pub fn inventory_finalizer(&self) -> String {
+        self.key("inventory")
+    }
+
+    /// Finalizer on proxy owners, held until the children they own are gone.
+    #[must_use]
+    pub fn proxy_finalizer(&self) -> String {
+        self.key("proxy")
+    }
+
+    /// Hold finalizer that one parent (named by a short hash of its UID) puts on objects its cleanup needs.
+    #[must_use]
+    pub fn hold_finalizer(&self, parent: &crate::object::Uid) -> String {
+        use sha2::{Digest, Sha256};
+        let digest = Sha256::digest(parent.as_str().as_bytes());
+        let short: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        self.key(&format!("hold-{short}"))
+    }
+
+    /// Field manager of every write.
+    #[must_use]
+    pub fn field_manager(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether `key` (a label, annotation or finalizer) belongs to this manager.
+    #[must_use]
+    pub fn owns_key(&self, key: &str) -> bool {
+        key.split_once('/').is_some_and(|(prefix, _)| prefix == self.0)
+    }
+}
+
+impl fmt::Display for Manager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Manager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c23_unqualified_and_reserved_names_are_refused_at_construction() {
+        for bad in ["", "gittrack", "x/y.z", "UPPER.example.com", "k8s.io", "apps.kubernetes.io", ".a.b", "a..b"] {
+            assert!(Manager::new(bad).is_err(), "{bad}");
+        }
+        assert!(Manager::new(format!("{}.example.com", "x".repeat(120))).is_err());
+        let manager = Manager::new("gittrack.example.com").unwrap();
+        assert_eq!(manager.finalizer(), "gittrack.example.com/custody");
+        assert!(manager.owns_key(&manager.parent_label()) && !manager.owns_key("other.example.com/parent-uid"));
+    }
+}
