@@ -90,6 +90,18 @@ impl Manager {
         self.key("inventory")
     }
 
+    /// Label on inventory objects; its value is a hash of the parent's identity, which is in their names as well.
+    #[must_use]
+    pub fn inventory_label(&self) -> String {
+        self.key("inventory")
+    }
+
+    /// Annotation on inventory objects that names the parent, for people.
+    #[must_use]
+    pub fn inventory_annotation(&self) -> String {
+        self.key("inventory-of")
+    }
+
     /// Finalizer on proxy owners, held until the children they own are gone.
     #[must_use]
     pub fn proxy_finalizer(&self) -> String {

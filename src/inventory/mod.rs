@@ -5,7 +5,13 @@
 //! in its inventory *before* it is created, and stays there until it is proven gone, detached by policy or
 //! abandoned by an explicit decision. A missing inventory proves nothing.
 
+mod codec;
+mod dependents;
+mod memory;
+mod shards;
 mod store;
+#[cfg(test)]
+pub(crate) mod testing;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,6 +20,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+pub use self::memory::MemoryStore;
 pub use self::store::{Damage, Error, InventoryStore, Loaded, SaveOptions, Snapshot, Version};
 use crate::object::{ObjectId, ParentRef, ResourceKind, Scope, StableId, Uid};
 
@@ -118,6 +125,9 @@ pub struct Entry {
     pub version: String,
     /// The resource name of its kind.
     pub plural: String,
+    /// Whether a CustomResourceDefinition was seen to define the kind. Only then does the absence of that definition
+    /// prove the object gone: kinds that are built in or served by an aggregated API have none to begin with.
+    pub defined_by_crd: bool,
     /// Which incarnation, once seen live with our back-pointer.
     pub uid: Option<Uid>,
     /// What is known of it.
@@ -145,6 +155,7 @@ impl Entry {
             id,
             version: resource.version.clone(),
             plural: resource.plural.clone(),
+            defined_by_crd: false,
             uid: None,
             state: EntryState::Intended,
             deletion: DeletionPolicy::Delete,

@@ -1,33 +1,65 @@
 //! What every inventory store promises.
 
-use std::{fmt, sync::Arc};
+use std::{any::Any, fmt, hash, sync::Arc};
 
 use async_trait::async_trait;
 
 use super::Inventory;
 use crate::object::{ObjectId, ParentRef, StableId, Uid};
 
-/// A store's token for the state that was loaded or saved; opaque, compared by the store only.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Version(Arc<str>);
+/// A store's token for the state that was loaded or saved; opaque, compared by its text only.
+///
+/// A store may attach what it knows of that state, so that a save need not read it again. Keep the token only as long
+/// as a save may follow.
+#[derive(Clone)]
+pub struct Version {
+    token: Arc<str>,
+    state: Option<Arc<dyn Any + Send + Sync>>,
+}
 
 impl Version {
     /// A token; called by stores.
     #[must_use]
     pub fn new(token: impl AsRef<str>) -> Self {
-        Self(token.as_ref().into())
+        Self { token: token.as_ref().into(), state: None }
+    }
+
+    /// A token with what the store knows of the state; called by stores.
+    #[must_use]
+    pub fn with_state<T: Any + Send + Sync>(token: impl AsRef<str>, state: Arc<T>) -> Self {
+        Self { token: token.as_ref().into(), state: Some(state) }
     }
 
     /// The token as text; read by the store that made it.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.token
+    }
+
+    /// What the store attached, if it is a `T`; a store must also work without.
+    #[must_use]
+    pub fn state<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        Arc::clone(self.state.as_ref()?).downcast().ok()
+    }
+}
+
+impl PartialEq for Version {
+    fn eq(&self, other: &Self) -> bool {
+        self.token == other.token
+    }
+}
+
+impl Eq for Version {}
+
+impl hash::Hash for Version {
+    fn hash<H: hash::Hasher>(&self, state: &mut H) {
+        self.token.hash(state);
     }
 }
 
 impl fmt::Debug for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Version").field(&self.0).finish()
+        f.debug_tuple("Version").field(&self.token).finish()
     }
 }
 
@@ -101,6 +133,28 @@ pub enum Loaded {
     },
 }
 
+impl Loaded {
+    /// What a store found: decides between found, damaged and restored.
+    #[must_use]
+    pub fn of(asked: &ParentRef, snapshot: Snapshot, damage: Vec<Damage>) -> Self {
+        let recorded = &snapshot.inventory.parent.uid;
+        if *recorded != asked.uid {
+            let recorded = recorded.clone();
+            return Self::Restored { snapshot, recorded, damage };
+        }
+        if damage.is_empty() { Self::Found(snapshot) } else { Self::Damaged { snapshot, damage } }
+    }
+
+    /// What could be read, unless the record is missing.
+    #[must_use]
+    pub fn snapshot(&self) -> Option<&Snapshot> {
+        match self {
+            Self::Missing => None,
+            Self::Found(snapshot) | Self::Damaged { snapshot, .. } | Self::Restored { snapshot, .. } => Some(snapshot),
+        }
+    }
+}
+
 /// Options of [`InventoryStore::save`].
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
@@ -159,6 +213,19 @@ pub enum Error {
         /// The namespace.
         namespace: String,
     },
+    /// Something is stored under the parent's names that is not a readable record of this parent. It is left alone.
+    #[error(
+        "the inventory of {parent} cannot be read at {place}: {problem}; nothing was changed: restore the object from a \
+         backup, or remove it (with its finalizers) to have the children searched for"
+    )]
+    Unreadable {
+        /// Whose.
+        parent: ParentRef,
+        /// Which stored object.
+        place: String,
+        /// What was found instead of a record.
+        problem: String,
+    },
     /// The record cannot be written in the store's format.
     #[error("the inventory of {parent} cannot be stored: {problem}")]
     Unstorable {
@@ -204,7 +271,11 @@ pub trait InventoryStore: fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// Stores `inventory`, if the state is still the expected one; returns the new state's token.
     ///
     /// The recorded [`dependents`](super::Entry::dependents) are brought up to date by the store, raised before and
-    /// lowered after the entries that cause the change.
+    /// lowered after the entries that cause the change; what the caller has in that field does not matter. A load
+    /// that finds the whole record returns the number of entries that do depend on an entry; where something is
+    /// unreadable, the recorded number if that is greater, so that the difference shows what hides.
+    ///
+    /// An entry saved under the identity of an unreadable one takes its place.
     async fn save(&self, inventory: &Inventory, options: SaveOptions) -> Result<Version, Error>;
 
     /// Removes the record of `parent`, if the state is still `expected`.

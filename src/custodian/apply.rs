@@ -1,0 +1,443 @@
+//! Brings the desired objects into the cluster, dependencies first.
+//!
+//! Creation is always POST: an apply cannot tell a create from an adoption. What exists is judged by its back-pointer
+//! before it is touched, and written by server-side apply with its UID, which can neither create nor hit another
+//! incarnation.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::{StreamExt, stream::FuturesUnordered};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube_client::{
+    Api,
+    api::{DynamicObject, Patch, PatchParams, PostParams},
+};
+use tokio::time::Instant;
+
+use super::{
+    Adoption, Inner, fields,
+    intent::{Intent, Manifest},
+    outcome::{Problem, Unapplied},
+};
+use crate::{
+    answer::{Answer, Refusal},
+    discovery::Resolution,
+    inventory::{Entry, Origin, Role},
+    object::{LiveRef, ObjectId, ParentRef, ResourceKind, Uid},
+    ownership::{self, Claim, LiveOwner, ReferenceOptions},
+    teardown::{Live, Sequencer, get_metadata, metadata_api, patch_metadata},
+};
+
+/// How long a CustomResourceDefinition is waited for in one pass.
+const ESTABLISHED_WITHIN: Duration = Duration::from_secs(10);
+
+/// What an apply pass came to.
+#[derive(Debug, Default)]
+pub(super) struct Applied {
+    /// Objects that are applied, as they live.
+    pub(super) live: BTreeMap<ObjectId, Uid>,
+    /// Objects that are not.
+    pub(super) unapplied: Vec<Unapplied>,
+    /// Objects that may be adopted, once that is on record.
+    pub(super) adoptions: BTreeMap<ObjectId, Uid>,
+    /// Objects that were intended in this pass and turned out to be somebody else's before anything was created.
+    pub(super) never_ours: BTreeSet<ObjectId>,
+}
+
+impl Applied {
+    /// The applied objects.
+    pub(super) fn refs(&self) -> Vec<LiveRef> {
+        self.live.iter().map(|(id, uid)| LiveRef::new(id.clone(), uid.clone())).collect()
+    }
+}
+
+/// One apply pass of one parent.
+pub(super) struct Pass<'a> {
+    pub(super) inner: &'a Inner,
+    pub(super) parent: &'a ParentRef,
+    pub(super) intent: &'a Intent,
+    /// What the watches show of the parent's objects; a hint.
+    pub(super) seen: &'a BTreeMap<ObjectId, Live>,
+    /// Whether creating is over for this pass.
+    pub(super) closed: AtomicBool,
+}
+
+enum Failure {
+    Problem(Problem),
+    Adopt(Uid),
+    NotOurs(Problem),
+}
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Self {
+        Self::Problem(problem)
+    }
+}
+
+impl Pass<'_> {
+    /// Applies everything that can be applied now.
+    pub(super) async fn run(&self) -> Applied {
+        let graph = Arc::clone(&self.intent.graph);
+        let mut sequencer = Sequencer::application(Arc::clone(&graph));
+        let mut applied = Applied::default();
+        let mut metas: BTreeMap<ObjectId, ObjectMeta> = BTreeMap::new();
+        let mut failed = BTreeSet::new();
+        let mut in_flight = FuturesUnordered::new();
+        loop {
+            while in_flight.len() < self.inner.concurrency {
+                let Some(node) = sequencer.ready() else { break };
+                let id = graph.id(node);
+                let Some(manifest) = self.intent.manifests.get(id) else {
+                    sequencer.settle(node);
+                    continue;
+                };
+                let externals: Vec<_> = graph.external(node).iter().filter_map(|e| e.id.clone()).collect();
+                let owner = manifest.owner.as_ref().and_then(|owner| {
+                    let resource = self.intent.manifests.get(owner)?.resource.clone();
+                    Some((resource, metas.get(owner)?.clone()))
+                });
+                in_flight.push(async move { (node, self.one(id, manifest, owner, externals).await) });
+            }
+            let Some((node, result)) = in_flight.next().await else { break };
+            let id = graph.id(node);
+            match result {
+                Ok(meta) => {
+                    if let Some(uid) = Uid::of(&meta) {
+                        applied.live.insert(id.clone(), uid);
+                    }
+                    if self.intent.manifests.get(id).is_some_and(|m| m.role == Role::Proxy) {
+                        metas.insert(id.clone(), meta);
+                    }
+                    sequencer.settle(node);
+                }
+                Err(failure) => {
+                    let problem = match failure {
+                        Failure::Problem(problem) => problem,
+                        Failure::Adopt(uid) => {
+                            applied.adoptions.insert(id.clone(), uid);
+                            Problem::Adopting
+                        }
+                        Failure::NotOurs(problem) => {
+                            if self.intent.fresh.contains(id) {
+                                applied.never_ours.insert(id.clone());
+                            }
+                            problem
+                        }
+                    };
+                    failed.insert(node);
+                    applied.unapplied.push(Unapplied::new(id.clone(), problem));
+                }
+            }
+        }
+        for node in graph.nodes().filter(|n| !sequencer.is_settled(*n) && !failed.contains(n)) {
+            let on = sequencer.waits_for(node).next().unwrap_or(node);
+            let problem = Problem::Waits { on: graph.id(on).clone() };
+            applied.unapplied.push(Unapplied::new(graph.id(node).clone(), problem));
+        }
+        applied.unapplied.sort_by(|a, b| a.id.cmp(&b.id));
+        applied
+    }
+
+    async fn one(
+        &self,
+        id: &ObjectId,
+        manifest: &Manifest,
+        owner: Option<(ResourceKind, ObjectMeta)>,
+        externals: Vec<ObjectId>,
+    ) -> Result<ObjectMeta, Failure> {
+        let entry = self.intent.inventory.get(id);
+        let uid = entry.and_then(|e| e.uid.clone());
+        let body = self.body(id, manifest, owner)?;
+        if let Some(live) = self.seen.get(id).filter(|l| !l.is_terminating() && uid.as_ref() == Some(&l.uid)) {
+            if self.inner.fingerprints.is_current(&live.uid, &body, &live.resource_version)
+                && manifest.role == Role::Child
+            {
+                return Ok(ObjectMeta { uid: Some(live.uid.to_string()), ..ObjectMeta::default() });
+            }
+        }
+        let meta = match uid {
+            Some(_) => self.examine(id, manifest, entry, &body).await?,
+            None => {
+                for external in externals {
+                    self.await_external(external).await?;
+                }
+                self.create(id, manifest, entry, &body).await?
+            }
+        };
+        self.await_ready(id, manifest).await?;
+        Ok(meta)
+    }
+
+    /// The manifest with our marks, and with the owner reference it is to carry.
+    fn body(
+        &self,
+        id: &ObjectId,
+        manifest: &Manifest,
+        owner: Option<(ResourceKind, ObjectMeta)>,
+    ) -> Result<DynamicObject, Problem> {
+        let refused = |error: ownership::Error| Problem::Refused { words: error.to_string() };
+        let mut body = manifest.object.clone();
+        ownership::mark(&self.inner.manager, self.parent, id, &mut body.metadata).map_err(refused)?;
+        if let Some((resource, meta)) = owner {
+            let owner = LiveOwner::read(&resource, &meta).map_err(refused)?;
+            let reference = owner.reference(id, ReferenceOptions::default()).map_err(refused)?;
+            body.metadata.owner_references = Some(vec![reference]);
+        }
+        if manifest.role == Role::Proxy && self.inner.guards_proxy(self.parent, id) {
+            body.metadata.finalizers = Some(vec![self.inner.manager.proxy_finalizer()]);
+        }
+        Ok(body)
+    }
+
+    fn api(&self, id: &ObjectId, resource: &ResourceKind) -> Api<DynamicObject> {
+        let api_resource = resource.api_resource();
+        match id.namespace() {
+            Some(namespace) => Api::namespaced_with(self.inner.client.clone(), namespace, &api_resource),
+            None => Api::all_with(self.inner.client.clone(), &api_resource),
+        }
+    }
+
+    /// POSTs the object. A name that is taken is looked at: it may be our own, by an answer that was lost.
+    async fn create(
+        &self,
+        id: &ObjectId,
+        manifest: &Manifest,
+        entry: Option<&Entry>,
+        body: &DynamicObject,
+    ) -> Result<ObjectMeta, Failure> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Problem::DoorClosed.into());
+        }
+        let params =
+            PostParams { field_manager: Some(self.inner.manager.field_manager().to_owned()), ..PostParams::default() };
+        match self.api(id, &manifest.resource).create(&params, body).await {
+            Ok(created) => self.check_answer(id, body, created.metadata),
+            Err(error) => {
+                let refusal = Refusal::about(id, &error);
+                match refusal.answer() {
+                    Answer::AlreadyExists { terminating: true } => Err(Problem::BeingDeleted.into()),
+                    Answer::AlreadyExists { terminating: false } => self.taken(id, manifest, entry, body).await,
+                    _ => Err(self.refused(id, &refusal).await.into()),
+                }
+            }
+        }
+    }
+
+    /// The name was taken when we wanted to create.
+    async fn taken(
+        &self,
+        id: &ObjectId,
+        manifest: &Manifest,
+        entry: Option<&Entry>,
+        body: &DynamicObject,
+    ) -> Result<ObjectMeta, Failure> {
+        match get_metadata(&self.inner.client, &manifest.resource, id).await {
+            Ok(meta) => self.judge(id, manifest, entry, body, meta).await,
+            Err(refusal) => Err(self.refused(id, &refusal).await.into()),
+        }
+    }
+
+    /// The object was seen live before. If it is gone by now, it is created again.
+    async fn examine(
+        &self,
+        id: &ObjectId,
+        manifest: &Manifest,
+        entry: Option<&Entry>,
+        body: &DynamicObject,
+    ) -> Result<ObjectMeta, Failure> {
+        match get_metadata(&self.inner.client, &manifest.resource, id).await {
+            Ok(meta) => self.judge(id, manifest, entry, body, meta).await,
+            Err(refusal) if refusal.answer().names(&manifest.resource, id.name()) => {
+                Box::pin(self.create(id, manifest, entry, body)).await
+            }
+            Err(refusal) => Err(self.refused(id, &refusal).await.into()),
+        }
+    }
+
+    /// Whose is the object that has the name?
+    async fn judge(
+        &self,
+        id: &ObjectId,
+        manifest: &Manifest,
+        entry: Option<&Entry>,
+        body: &DynamicObject,
+        meta: ObjectMeta,
+    ) -> Result<ObjectMeta, Failure> {
+        let uid = Uid::of(&meta).ok_or(Problem::Refused { words: "the live object has no UID".into() })?;
+        let recorded = entry.and_then(|e| e.uid.as_ref()) == Some(&uid);
+        let adopting = recorded && entry.is_some_and(|e| e.origin == Origin::Adopted);
+        let claim = ownership::judge(&self.inner.manager, self.parent, id, &meta);
+        if claim.is_ours() || adopting {
+            if meta.deletion_timestamp.is_some() {
+                return Err(Problem::BeingDeleted.into());
+            }
+            return self.update(id, manifest, body, meta, &uid).await;
+        }
+        if recorded {
+            return Err(Problem::Disowned.into());
+        }
+        let may_adopt = match self.inner.adoption {
+            Adoption::Never => false,
+            Adoption::IfUnowned => is_unowned(&claim, &meta),
+            Adoption::Always => !matches!(claim, Claim::OtherParent { restored: false, .. }),
+        };
+        if may_adopt && meta.deletion_timestamp.is_none() {
+            return Err(Failure::Adopt(uid));
+        }
+        Err(Failure::NotOurs(Problem::Exists { owner: owner_words(&claim) }))
+    }
+
+    /// Server-side apply onto exactly this incarnation.
+    async fn update(
+        &self,
+        id: &ObjectId,
+        manifest: &Manifest,
+        body: &DynamicObject,
+        meta: ObjectMeta,
+        uid: &Uid,
+    ) -> Result<ObjectMeta, Failure> {
+        if self.inner.fingerprints.is_current(uid, body, meta.resource_version.as_deref().unwrap_or_default()) {
+            return Ok(meta);
+        }
+        let manager = self.inner.manager.field_manager();
+        if let Some(patch) = fields::adopt_update_entry(&meta, manager) {
+            let patched =
+                patch_metadata(&self.inner.client, &manifest.resource, id, &Patch::Json(patch), Some(manager)).await;
+            if let Err(refusal) = patched {
+                return Err(match refusal.answer() {
+                    Answer::PatchRejected | Answer::VersionMismatch => {
+                        Problem::NotReady { words: "somebody else is writing to it".into() }
+                    }
+                    _ => self.refused(id, &refusal).await,
+                }
+                .into());
+            }
+        }
+        let mut body_with_uid = body.clone();
+        body_with_uid.metadata.uid = Some(uid.to_string());
+        let params = PatchParams {
+            field_manager: Some(manager.to_owned()),
+            force: self.inner.force_conflicts,
+            ..PatchParams::default()
+        };
+        match self.api(id, &manifest.resource).patch(id.name(), &params, &Patch::Apply(&body_with_uid)).await {
+            Ok(written) => self.check_answer(id, body, written.metadata),
+            Err(error) => {
+                let refusal = Refusal::about(id, &error);
+                Err(match refusal.answer() {
+                    Answer::FieldConflict => Problem::FieldConflict { words: refusal.words_for(id) },
+                    Answer::UidMismatch | Answer::NothingToApply | Answer::VersionMismatch => {
+                        Problem::NotReady { words: "it was replaced while it was being applied".into() }
+                    }
+                    _ => self.refused(id, &refusal).await,
+                }
+                .into())
+            }
+        }
+    }
+
+    /// A mutating webhook may have changed what we rely on.
+    fn check_answer(&self, id: &ObjectId, body: &DynamicObject, meta: ObjectMeta) -> Result<ObjectMeta, Failure> {
+        let mutated = |words: &str| Failure::Problem(Problem::Mutated { words: words.to_owned() });
+        let Some(uid) = Uid::of(&meta) else { return Err(mutated("it has no UID")) };
+        if meta.name.as_deref() != Some(id.name()) || meta.namespace.as_deref() != id.namespace() {
+            return Err(mutated("its name or namespace is another one now"));
+        }
+        if !matches!(
+            ownership::judge(&self.inner.manager, self.parent, id, &meta),
+            Claim::Ours { label_missing: false }
+        ) {
+            return Err(mutated("the manager's label or back-pointer is not what was sent"));
+        }
+        self.inner.fingerprints.set(&uid, body, meta.resource_version.as_deref().unwrap_or_default());
+        Ok(meta)
+    }
+
+    async fn refused(&self, id: &ObjectId, refusal: &Refusal) -> Problem {
+        let words = refusal.words_for(id);
+        match refusal.answer() {
+            Answer::NamespaceTerminating => {
+                if id.namespace() == self.parent.id.namespace() {
+                    self.closed.store(true, Ordering::Release);
+                }
+                Problem::NamespaceTerminating
+            }
+            Answer::NoRoute => match self.inner.resolver.refresh(&id.group_kind()).await {
+                Resolution::Served(_) => Problem::NotReady { words: "its kind is being brought up".into() },
+                Resolution::NotServed => Problem::NotServed { words },
+                Resolution::Unavailable { reason } => Problem::NotServed { words: reason },
+            },
+            _ => Problem::Refused { words },
+        }
+    }
+
+    /// An object outside of the set has to exist before what depends on it is created.
+    async fn await_external(&self, external: ObjectId) -> Result<(), Problem> {
+        let waits = || Problem::Waits { on: external.clone() };
+        match self.inner.resolver.resolve(&external.group_kind()).await {
+            Resolution::Served(resource) => {
+                get_metadata(&self.inner.client, &resource, &external).await.map(|_| ()).map_err(|_| waits())
+            }
+            _ => Err(waits()),
+        }
+    }
+
+    /// A definition has to be established before objects of its kind can be created.
+    async fn await_ready(&self, id: &ObjectId, manifest: &Manifest) -> Result<(), Problem> {
+        if !id.is("apiextensions.k8s.io", "CustomResourceDefinition") {
+            return Ok(());
+        }
+        let deadline = Instant::now() + ESTABLISHED_WITHIN;
+        loop {
+            let read = self.api(id, &manifest.resource).get(id.name()).await;
+            if read.is_ok_and(|object| is_established(&object)) {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(Problem::NotReady { words: "it is not established yet".into() });
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+fn is_established(definition: &DynamicObject) -> bool {
+    let conditions = definition.data.pointer("/status/conditions").and_then(|c| c.as_array());
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|c| c.get("type").is_some_and(|t| t == "Established") && c.get("status").is_some_and(|s| s == "True"))
+}
+
+/// Nobody has laid a claim on the object that we can see: no back-pointer of this manager, no owner.
+fn is_unowned(claim: &Claim, meta: &ObjectMeta) -> bool {
+    matches!(claim, Claim::Unmarked { .. } | Claim::Copied { .. })
+        && meta.owner_references.as_ref().is_none_or(Vec::is_empty)
+}
+
+fn owner_words(claim: &Claim) -> String {
+    match claim {
+        Claim::OtherParent { parent, .. } => format!("managed for {parent}"),
+        Claim::Unreadable(reason) => format!("of unknown ownership ({reason})"),
+        Claim::Copied { names } => format!("not ours (it carries a copy of the marks of {names})"),
+        _ => "not ours".into(),
+    }
+}
+
+/// Whether a name is free for the taking is the API server's to say; kept here so that the metadata API stays in one place.
+pub(super) async fn exists(inner: &Inner, resource: &ResourceKind, id: &ObjectId) -> Result<bool, Refusal> {
+    match metadata_api(&inner.client, resource, id.namespace()).get(id.name()).await {
+        Ok(_) => Ok(true),
+        Err(error) => {
+            let refusal = Refusal::about(id, &error);
+            if refusal.answer().names(resource, id.name()) { Ok(false) } else { Err(refusal) }
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Putting a custodian together.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    marker::PhantomData,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use kube_client::Client;
+use kube_core::Resource;
+use serde::de::DeserializeOwned;
+use tokio::sync::OnceCell;
+
+use super::{
+    Adoption, Custodian, Error, HoldsOf, Inner, PolicyOf, PruneGuard, fields::Fingerprints, hub::Hub, intent::Rulebook,
+    kinds::Definitions,
+};
+use crate::{
+    discovery::Resolver,
+    finalizer::Finalizer,
+    graph::Rules,
+    inventory::{DeletionPolicy, InventoryStore, MemoryStore as ConfigMapStore},
+    manager::Manager,
+    object::{ObjectId, ParentRef},
+    ownership::{
+        self, OwnershipPolicy,
+        proxy::{ProxyKinds, ProxyOwners, References},
+    },
+    teardown::DEFAULT_CONCURRENCY,
+};
+
+/// Options of a [`Custodian`].
+#[must_use]
+pub struct Builder<K> {
+    client: Client,
+    manager: String,
+    proxies: Option<Result<ProxyKinds, ownership::Error>>,
+    references: References,
+    guards_proxies_elsewhere: bool,
+    policy: PolicyOf,
+    holds: Option<HoldsOf>,
+    store: Option<Arc<dyn InventoryStore>>,
+    rules: Rules,
+    adoption: Adoption,
+    force_conflicts: bool,
+    children_on_delete: DeletionPolicy,
+    prune: bool,
+    guard: PruneGuard,
+    slice: Duration,
+    concurrency: usize,
+    watch: bool,
+    legacy: Vec<String>,
+    creator: Option<String>,
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<K> fmt::Debug for Builder<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder").field("manager", &self.manager).finish_non_exhaustive()
+    }
+}
+
+impl<K> Builder<K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
+{
+    pub(super) fn new(client: Client, manager: String) -> Self {
+        Self {
+            client,
+            manager,
+            proxies: None,
+            references: References::default(),
+            guards_proxies_elsewhere: true,
+            policy: Arc::new(|_| OwnershipPolicy::SameNamespace),
+            holds: None,
+            store: None,
+            rules: Rules::standard(),
+            adoption: Adoption::default(),
+            force_conflicts: false,
+            children_on_delete: DeletionPolicy::Delete,
+            prune: true,
+            guard: PruneGuard::default(),
+            slice: Duration::from_secs(1),
+            concurrency: DEFAULT_CONCURRENCY,
+            watch: true,
+            legacy: Vec::new(),
+            creator: None,
+            kind: PhantomData,
+        }
+    }
+
+    /// Makes children legally owned through this pair of proxy owners, whose definitions have to be installed. Without
+    /// it, ownership rests on inventory and finalizer alone.
+    pub fn proxies<N, C>(mut self) -> Self
+    where
+        (N, C): ProxyOwners,
+    {
+        self.proxies = Some(<(N, C)>::kinds());
+        self
+    }
+
+    /// Sets which children carry an owner reference to their proxy. [`References::Leaves`] unless set.
+    pub fn references(mut self, references: References) -> Self {
+        self.references = references;
+        self
+    }
+
+    /// Sets whether proxies outside of the parent's own namespace carry a finalizer. They do unless set: without one, a
+    /// proxy that is deleted by hand takes the children that refer to it along, in no order; with one, its namespace
+    /// cannot go while the operator is down.
+    pub fn guard_proxies_elsewhere(mut self, guard: bool) -> Self {
+        self.guards_proxies_elsewhere = guard;
+        self
+    }
+
+    /// Sets what every parent may manage. [`OwnershipPolicy::SameNamespace`] unless set.
+    pub fn ownership(self, policy: OwnershipPolicy) -> Self {
+        self.ownership_of(move |_| policy.clone())
+    }
+
+    /// Decides parent by parent what it may manage.
+    pub fn ownership_of(mut self, policy: impl Fn(&ParentRef) -> OwnershipPolicy + Send + Sync + 'static) -> Self {
+        self.policy = Arc::new(policy);
+        self
+    }
+
+    /// Names objects that cleanup needs, such as the Role and RoleBinding the operator works under in the parent's
+    /// namespace. They get a hold finalizer, so that namespace deletion cannot take them before the children are gone.
+    /// Never name Pods or workloads: a namespace waits for its pods before anything else.
+    ///
+    /// The right to take a hold off must not come from the held objects themselves.
+    pub fn hold(mut self, holds: impl Fn(&ParentRef) -> Vec<ObjectId> + Send + Sync + 'static) -> Self {
+        self.holds = Some(Arc::new(holds));
+        self
+    }
+
+    /// Sets where inventories are kept. ConfigMaps in the parent's namespace unless set; required for cluster-scoped
+    /// parents unless a namespace is named.
+    pub fn store(mut self, store: Arc<dyn InventoryStore>) -> Self {
+        self.store = Some(store);
+        self
+    }
+
+    /// Sets the rules that infer edges. [`Rules::standard`] unless set.
+    pub fn rules(mut self, rules: Rules) -> Self {
+        self.rules = rules;
+        self
+    }
+
+    /// Sets what happens to objects that exist already. [`Adoption::Never`] unless set.
+    pub fn adoption(mut self, adoption: Adoption) -> Self {
+        self.adoption = adoption;
+        self
+    }
+
+    /// Sets whether applies take over fields of other field managers. Off unless set.
+    pub fn force_conflicts(mut self, force: bool) -> Self {
+        self.force_conflicts = force;
+        self
+    }
+
+    /// Sets what happens to the children when their parent is deleted. The value at the moment the teardown starts counts.
+    pub fn children_on_delete(mut self, policy: DeletionPolicy) -> Self {
+        self.children_on_delete = policy;
+        self
+    }
+
+    /// Sets whether objects that are no longer desired are removed while the parent lives. They are unless set.
+    pub fn prune(mut self, prune: bool) -> Self {
+        self.prune = prune;
+        self
+    }
+
+    /// Sets how much a prune may take at once. An empty desired set prunes nothing unless allowed.
+    pub fn prune_guard(mut self, guard: PruneGuard) -> Self {
+        self.guard = guard;
+        self
+    }
+
+    /// Sets how long one reconcile may wait for removals. One second unless set.
+    pub fn slice(mut self, slice: Duration) -> Self {
+        self.slice = slice;
+        self
+    }
+
+    /// Sets how many requests are in flight at once. [`DEFAULT_CONCURRENCY`] unless set.
+    pub fn concurrency(mut self, concurrency: usize) -> Self {
+        self.concurrency = concurrency.max(1);
+        self
+    }
+
+    /// Sets whether children are watched. They are unless set; without rights to list and watch, set it to false to spare
+    /// the attempts.
+    pub fn watch(mut self, watch: bool) -> Self {
+        self.watch = watch;
+        self
+    }
+
+    /// Names finalizers of earlier versions of the operator, which leave together with the present ones.
+    pub fn legacy_finalizers<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
+        self.legacy.extend(names.into_iter().map(Into::into));
+        self
+    }
+
+    /// Names the identity (ServiceAccount or user) that creates children, for the record.
+    pub fn creator(mut self, creator: impl Into<String>) -> Self {
+        self.creator = Some(creator.into());
+        self
+    }
+
+    /// The custodian.
+    ///
+    /// # Errors
+    /// [`Error::Manager`], [`Error::FinalizerName`] or [`Error::Proxies`] if a name is not usable.
+    pub fn build(self) -> Result<Custodian<K>, Error> {
+        let manager = Manager::new(&self.manager)?;
+        let name = |source| Error::FinalizerName { source };
+        let custody = Finalizer::new(manager.finalizer()).map_err(name)?;
+        let applied = Finalizer::new(manager.applied_finalizer()).map_err(name)?;
+        let both = Finalizer::new(manager.finalizer())
+            .and_then(|f| f.and(manager.applied_finalizer()))
+            .and_then(|f| f.legacy(self.legacy))
+            .map_err(name)?;
+        let proxies = self.proxies.transpose().map_err(|source| Error::Proxies { source })?;
+        let store = self.store.unwrap_or_else(|| Arc::new(ConfigMapStore::default()));
+        Ok(Custodian {
+            inner: Arc::new(Inner {
+                resolver: Resolver::new(self.client.clone()),
+                hub: Hub::new(self.client.clone(), manager.clone()),
+                rulebook: Rulebook {
+                    manager: manager.clone(),
+                    proxies,
+                    references: self.references,
+                    rules: self.rules,
+                    guards_proxies_elsewhere: self.guards_proxies_elsewhere,
+                },
+                client: self.client,
+                manager,
+                store,
+                adoption: self.adoption,
+                force_conflicts: self.force_conflicts,
+                concurrency: self.concurrency,
+                fingerprints: Fingerprints::default(),
+                custody,
+                applied,
+                both,
+                policy: self.policy,
+                holds: self.holds,
+                children_on_delete: self.children_on_delete,
+                prune: self.prune,
+                guard: self.guard,
+                slice: self.slice,
+                watch: self.watch,
+                creator: self.creator,
+                cluster: OnceCell::new(),
+                definitions: Definitions::default(),
+                sessions: Mutex::new(BTreeMap::new()),
+            }),
+            kind: PhantomData,
+        })
+    }
+}

@@ -1,0 +1,321 @@
+//! Removal of a parent's objects: in slices, when the parent is deleted, and of what is pruned while it lives.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::PoisonError,
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{
+    Inner, LOOK_AGAIN, WAIT,
+    outcome::{Hold, Outcome, Phase},
+    reconcile::{carries, removal_graph},
+};
+use crate::{
+    finalizer::Released,
+    inventory::{self, Damage, Decision, DeletionPolicy, EntryState, Inventory, Loaded, Role, SaveOptions, Version},
+    object::{GroupKind, LiveRef, ObjectId, ParentRef, Uid},
+    teardown::{
+        Agenda, Authority, Block, Case, Course, Executor, Happened, Progress, Reason, Report, Settled, Subject, Wakes,
+        get_metadata, policy,
+    },
+};
+
+/// A removal under way. Disposable: a new one asks the cluster again.
+#[derive(Debug)]
+pub(super) struct Removal {
+    executor: Executor,
+    course: Course,
+    agenda: Agenda,
+    wakes: Wakes,
+}
+
+/// A removal that is kept from one slice to the next, with the state of the record it was made for.
+#[derive(Debug)]
+pub(super) struct Session {
+    removal: Removal,
+    version: Version,
+}
+
+impl Removal {
+    /// A removal of the entries in `only`, or of all.
+    pub(super) async fn new(
+        inner: &Inner,
+        parent: &ParentRef,
+        inventory: &Inventory,
+        only: Option<&BTreeSet<ObjectId>>,
+    ) -> Self {
+        let chosen = |id: &ObjectId| only.is_none_or(|only| only.contains(id));
+        // Subscribe before looking, so that nothing that happens in between is lost.
+        let changes = inner.hub.subscribe(&parent.uid);
+        let mut watched = inner.watch;
+        let mut places: BTreeMap<GroupKind, BTreeSet<String>> = BTreeMap::new();
+        for entry in inventory.entries().filter(|e| chosen(&e.id)) {
+            let namespaces = places.entry(entry.id.group_kind()).or_default();
+            namespaces.extend(entry.id.namespace().map(ToOwned::to_owned));
+        }
+        let mut served = BTreeMap::new();
+        for (kind, namespaces) in &places {
+            match inner.served(kind).await {
+                Some(resource) => {
+                    watched = inner.watch && inner.hub.ensure(&resource, namespaces).await && watched;
+                    served.insert(kind.clone(), resource);
+                }
+                None => watched = false,
+            }
+        }
+        let seen = if inner.watch { inner.hub.live(&parent.uid) } else { BTreeMap::new() };
+
+        let graph = removal_graph(inventory);
+        let keep_all = inventory.decision.as_ref().is_some_and(|d| d.children == DeletionPolicy::Keep);
+        let authority = Authority::Marks { manager: inner.manager.clone(), parent: parent.clone() };
+        let mut cases = BTreeMap::new();
+        for node in graph.nodes() {
+            let Some(entry) = inventory.get(graph.id(node)).filter(|e| chosen(&e.id)) else { continue };
+            let resource = served.get(&entry.id.group_kind()).cloned().unwrap_or_else(|| entry.resource());
+            let mut subject = Subject::new(entry.id.clone(), resource);
+            subject.defined_by_crd = entry.defined_by_crd;
+            subject.uid.clone_from(&entry.uid);
+            subject.state = entry.state;
+            subject.role = entry.role;
+            subject.recreations = entry.recreations;
+            subject.keep = entry.role == Role::Child && (keep_all || entry.deletion == DeletionPolicy::Keep);
+            subject.propagation = policy::propagation(&entry.id, !graph.dependencies(node).is_empty());
+            let live = seen.get(&entry.id).cloned();
+            cases.insert(node, Case::new(subject, authority.clone(), live));
+        }
+        let proxies = inventory.entries().filter(|e| e.role == Role::Proxy).filter_map(|e| e.uid.clone()).collect();
+        let mut course = Course::new(graph, cases);
+        let policy = (inner.policy)(parent);
+        for entry in inventory.entries().filter(|e| chosen(&e.id) && e.role == Role::Child) {
+            if let (Some(node), Err(refused)) = (course.graph().node(&entry.id), policy.decide(parent, &entry.id)) {
+                course.hold(node, Block::said(Reason::NotManaged, refused.reason.to_string()));
+            }
+        }
+        let executor = Executor {
+            client: inner.client.clone(),
+            resolver: inner.resolver.clone(),
+            authority,
+            proxies,
+            concurrency: inner.concurrency,
+        };
+        Self { executor, course, agenda: Agenda::default(), wakes: Wakes::new(changes, watched) }
+    }
+
+    /// Holds back what an unreadable part of the record may depend on: entries that recorded more dependents than can
+    /// be found.
+    fn hold_damaged(&mut self, inventory: &Inventory) {
+        let found = inventory.count_dependents();
+        for entry in inventory.entries() {
+            let readable = found.get(&entry.id.stable_id()).copied().unwrap_or(0);
+            if entry.dependents > readable
+                && let Some(node) = self.course.graph().node(&entry.id)
+            {
+                self.course.hold(node, Block::new(Reason::Damaged));
+            }
+        }
+    }
+
+    pub(super) async fn run(&mut self, deadline: Option<Instant>) {
+        let mut log = |happened: Happened| tracing::debug!(?happened, "removal");
+        self.executor.drive(&mut self.course, &mut self.agenda, &mut self.wakes, deadline, &mut log).await;
+    }
+
+    pub(super) fn report(&self) -> Report {
+        self.agenda.report(&self.course)
+    }
+
+    fn is_over(&self) -> bool {
+        self.course.is_over()
+    }
+
+    /// Writes what was learned into the record: what is done with leaves it. Returns whether anything changed.
+    pub(super) fn record(&self, inventory: &mut Inventory) -> bool {
+        let mut changed = false;
+        for (_, case, progress) in self.course.progress() {
+            let subject = case.subject();
+            match progress {
+                Progress::Settled(Settled::Gone(_) | Settled::Detached | Settled::Abandoned) => {
+                    changed |= inventory.remove(&subject.id).is_some();
+                }
+                _ => {
+                    let Some(entry) = inventory.get_mut(&subject.id) else { continue };
+                    if entry.uid != subject.uid || entry.recreations != subject.recreations {
+                        entry.uid.clone_from(&subject.uid);
+                        entry.recreations = subject.recreations;
+                        if entry.state == EntryState::Intended {
+                            entry.state = EntryState::Recorded;
+                        }
+                        changed = true;
+                    }
+                }
+            }
+        }
+        changed
+    }
+
+    /// When to look again if nothing changes before.
+    fn next_look(&self) -> Duration {
+        let due = self.agenda.next_due().map(|at| at.saturating_duration_since(Instant::now()));
+        let fallback = if self.wakes.watched { LOOK_AGAIN } else { WAIT };
+        due.unwrap_or(fallback).clamp(Duration::from_millis(100), LOOK_AGAIN)
+    }
+}
+
+impl Inner {
+    /// One slice of the teardown of a parent that is being deleted.
+    pub(super) async fn finalize(&self, parent: &ParentRef) -> Outcome {
+        match self.teardown(parent).await {
+            Ok(outcome) => outcome,
+            Err(error) => Outcome::failed(Some(parent.clone()), error),
+        }
+    }
+
+    async fn teardown(&self, parent: &ParentRef) -> Result<Outcome, super::Error> {
+        let resource = parent.resource();
+        let meta = match get_metadata(&self.client, &resource, &parent.id).await {
+            Ok(meta) if Uid::of(&meta).as_ref() == Some(&parent.uid) => meta,
+            Ok(_) => return Ok(Outcome::new(Some(parent.clone()), Phase::Gone)),
+            Err(refusal) if refusal.answer().names(&resource, parent.id.name()) => {
+                return Ok(Outcome::new(Some(parent.clone()), Phase::Gone));
+            }
+            Err(refusal) => return Err(super::Error::ParentUnreadable { words: refusal.words_for(&parent.id) }),
+        };
+        let ours = [self.manager.finalizer(), self.manager.applied_finalizer()];
+        if meta.deletion_timestamp.is_none() || !ours.iter().any(|f| carries(&meta, f)) {
+            // Not being deleted after all, or not held by us: nothing to tear down in this pass.
+            return Ok(Outcome::new(Some(parent.clone()), Phase::Gone));
+        }
+        let (mut inventory, version, damage) = match self.store.load(parent).await? {
+            Loaded::Found(snapshot) => (snapshot.inventory, Some(snapshot.version), Vec::new()),
+            Loaded::Damaged { snapshot, damage } => (snapshot.inventory, Some(snapshot.version), damage),
+            Loaded::Restored { recorded, .. } => return Ok(Outcome::held(parent.clone(), Hold::Restored { recorded })),
+            Loaded::Missing if !carries(&meta, &self.manager.applied_finalizer()) => {
+                return self.let_go(parent, None, Outcome::new(Some(parent.clone()), Phase::Released)).await;
+            }
+            Loaded::Missing => {
+                let mut inventory = Inventory::new(parent.clone(), self.cluster_id().await?);
+                if let Err(words) = self.rediscover(parent, &meta, &mut inventory).await {
+                    return Ok(Outcome::held(parent.clone(), Hold::InventoryMissing { words }));
+                }
+                (inventory, None, Vec::new())
+            }
+        };
+        let cluster = self.cluster_id().await?;
+        if inventory.cluster != cluster {
+            let words = format!(
+                "the inventory speaks of cluster {}, but {cluster} answers: connect to the recorded cluster",
+                inventory.cluster
+            );
+            return Ok(Outcome::held(parent.clone(), Hold::OtherCluster { words }));
+        }
+        let version = self.decide(&mut inventory, version).await?;
+        self.slice_of(parent, inventory, version, damage).await
+    }
+
+    /// Records what happens to the children, once, when the teardown starts.
+    async fn decide(
+        &self,
+        inventory: &mut Inventory,
+        version: Option<Version>,
+    ) -> Result<Option<Version>, inventory::Error> {
+        if inventory.decision.is_some() {
+            return Ok(version);
+        }
+        inventory.decision =
+            Some(Decision::new(self.children_on_delete, "the operator's policy when the teardown began"));
+        match version {
+            // The default needs no record: it is what an undecided record means, too.
+            Some(version) if self.children_on_delete != DeletionPolicy::Delete => {
+                Ok(Some(self.store.save(inventory, SaveOptions::replace(version)).await?))
+            }
+            version => Ok(version),
+        }
+    }
+
+    async fn slice_of(
+        &self,
+        parent: &ParentRef,
+        mut inventory: Inventory,
+        version: Option<Version>,
+        damage: Vec<Damage>,
+    ) -> Result<Outcome, super::Error> {
+        let session = self.sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(&parent.uid);
+        let mut removal = match session {
+            Some(session) if Some(&session.version) == version.as_ref() => session.removal,
+            _ => {
+                let mut removal = Removal::new(self, parent, &inventory, None).await;
+                if !damage.is_empty() {
+                    removal.hold_damaged(&inventory);
+                }
+                removal
+            }
+        };
+        removal.run(Some(Instant::now() + self.slice)).await;
+
+        let mut outcome = Outcome::new(Some(parent.clone()), Phase::Deleting);
+        outcome.removal = removal.report();
+        outcome.damage = damage;
+        if removal.is_over() && outcome.damage.is_empty() {
+            return self.let_go(parent, version.map(|v| (inventory, v)), outcome).await;
+        }
+        outcome.requeue = Some(removal.next_look());
+        if removal.is_over() {
+            outcome.notes.push(
+                "everything that can be read is gone; the unreadable part of the inventory holds the parent".into(),
+            );
+        }
+        if let Some(mut version) = version {
+            if removal.record(&mut inventory) {
+                version = self.store.save(&inventory, SaveOptions::replace(version)).await?;
+            }
+            let session = Session { removal, version };
+            self.sessions.lock().unwrap_or_else(PoisonError::into_inner).insert(parent.uid.clone(), session);
+        }
+        Ok(outcome)
+    }
+
+    /// Everything is accounted for: the record goes, then the parent.
+    ///
+    /// `applied` leaves first. Were the record to go first, a crash in between would leave a parent that says it has
+    /// children and no record of them; were both finalizers to go first, the record would be left behind.
+    ///
+    /// Where objects are held, the parent is let go before them, because the rights to do so may hang on them; the record,
+    /// empty but for them, remembers them until they are let go too.
+    async fn let_go(
+        &self,
+        parent: &ParentRef,
+        record: Option<(Inventory, Version)>,
+        mut outcome: Outcome,
+    ) -> Result<Outcome, super::Error> {
+        let target = LiveRef::new(parent.id.clone(), parent.uid.clone());
+        let (resource, client) = (parent.resource(), &self.client);
+        let mut holding = None;
+        if let Some((mut inventory, version)) = record {
+            if inventory.held.is_empty() {
+                self.applied.release(client, &resource, &target).await?;
+                self.store.delete(parent, &version).await?;
+            } else {
+                let settled: Vec<_> = inventory.entries().map(|e| e.id.clone()).collect();
+                settled.iter().for_each(|id| drop(inventory.remove(id)));
+                let version = self.store.save(&inventory, SaveOptions::replace(version)).await?;
+                holding = Some((inventory, version));
+            }
+        }
+        outcome.phase = match self.both.release(client, &resource, &target).await? {
+            Released::Off(_) | Released::Gone => Phase::Released,
+            Released::Recreated(_) => Phase::Gone,
+        };
+        if let Some((inventory, version)) = holding {
+            let left = self.release_holds(parent, &inventory).await;
+            if left.is_empty() {
+                self.store.delete(parent, &version).await?;
+            }
+            outcome.notes.extend(left);
+        }
+        outcome.requeue = None;
+        Ok(outcome)
+    }
+}

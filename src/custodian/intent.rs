@@ -1,0 +1,306 @@
+//! From what is desired and what is on record to what will be on record: entries, edges, proxies, and what is to go.
+//!
+//! Pure: the same desired set, record and kinds give the same intent.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use kube_core::DynamicObject;
+
+use super::{
+    desired::Checked,
+    outcome::{Problem, Unapplied},
+};
+use crate::{
+    graph::{self, DependencyGraph, GraphBuilder, ManifestSet, Rules, annotations},
+    inventory::{ClusterId, DeletionPolicy, Entry, EntryState, Inventory, Origin, Role},
+    manager::Manager,
+    object::{GroupKind, ObjectId, ParentRef, ResourceKind, Scope},
+    ownership::{
+        self, Ignored, OwnershipPolicy,
+        proxy::{Place, Placement, Placer, ProxyKinds, References},
+    },
+};
+
+/// How a kind of the set is served, as far as is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Served so, in the manifest's version.
+    Served { resource: ResourceKind, defined_by_crd: bool },
+    /// Not served yet, but its definition is in the set.
+    InSet(ResourceKind),
+    /// The part of the API server that serves it gives no answer.
+    Unavailable(String),
+}
+
+/// What the author decided once for all reconciles.
+#[derive(Clone, Debug)]
+pub(super) struct Rulebook {
+    pub(super) manager: Manager,
+    pub(super) proxies: Option<ProxyKinds>,
+    pub(super) references: References,
+    pub(super) rules: Rules,
+    pub(super) guards_proxies_elsewhere: bool,
+}
+
+/// An object to be applied.
+#[derive(Clone, Debug)]
+pub(super) struct Manifest {
+    pub(super) object: DynamicObject,
+    pub(super) resource: ResourceKind,
+    pub(super) role: Role,
+    /// The proxy it refers to.
+    pub(super) owner: Option<ObjectId>,
+}
+
+/// What one pass is going to do.
+#[derive(Debug)]
+pub(super) struct Intent {
+    /// What has to be stored before anything is created.
+    pub(super) inventory: Inventory,
+    /// The desired objects and their proxies.
+    pub(super) graph: Arc<DependencyGraph>,
+    pub(super) manifests: BTreeMap<ObjectId, Manifest>,
+    /// Entries of objects that are no longer desired.
+    pub(super) dropped: BTreeSet<ObjectId>,
+    /// Entries that this pass adds.
+    pub(super) fresh: BTreeSet<ObjectId>,
+    /// Desired objects that the parent may not manage.
+    pub(super) ignored: Vec<Ignored>,
+    /// Desired objects whose kind cannot be told at present.
+    pub(super) unapplied: Vec<Unapplied>,
+}
+
+/// Why a desired set cannot become an intent. Nothing is sent.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Edges are unreadable, refer to their own object, or form a cycle.
+    #[error("the dependencies of the desired set are not usable: {source}")]
+    Graph {
+        /// What is wrong.
+        #[source]
+        source: graph::Error,
+    },
+    /// A dependency annotation cannot be read.
+    #[error("a dependency annotation cannot be read: {source}")]
+    Annotation {
+        /// What is wrong.
+        #[source]
+        source: annotations::Error,
+    },
+    /// An object cannot be a child.
+    #[error("the desired set cannot be owned: {source}")]
+    Ownership {
+        /// What is wrong.
+        #[source]
+        source: ownership::Error,
+    },
+    /// An object's namespace does not fit the scope of its kind.
+    #[error("the desired set has an object in the wrong scope: {source}")]
+    Scope {
+        /// What is wrong.
+        #[source]
+        source: crate::object::Error,
+    },
+}
+
+/// What is known when an intent is made.
+pub(super) struct Known<'a> {
+    pub(super) parent: &'a ParentRef,
+    pub(super) cluster: &'a ClusterId,
+    pub(super) policy: &'a OwnershipPolicy,
+    pub(super) kinds: &'a BTreeMap<GroupKind, Kind>,
+    pub(super) stored: &'a Inventory,
+    /// Proxies that are being deleted although the parent lives.
+    pub(super) lost_proxies: &'a BTreeSet<ObjectId>,
+    /// Foreign objects that cleanup needs.
+    pub(super) holds: &'a [ObjectId],
+}
+
+impl Rulebook {
+    /// Whether the proxy carries a finalizer of ours.
+    pub(super) fn guards_proxy(&self, parent: &ParentRef, proxy: &ObjectId) -> bool {
+        self.guards_proxies_elsewhere || proxy.namespace() == parent.id.namespace()
+    }
+
+    /// The intent of one pass.
+    pub(super) fn intend(&self, desired: Checked, known: &Known<'_>) -> Result<Intent, Error> {
+        let mut ignored = Vec::new();
+        let mut unapplied = Vec::new();
+        let mut objects = BTreeMap::new();
+        let mut unavailable = BTreeSet::new();
+        for (id, object) in desired.objects {
+            if let Some(Kind::Served { resource, .. } | Kind::InSet(resource)) = known.kinds.get(&id.group_kind()) {
+                id.check_scope(resource.scope).map_err(|source| Error::Scope { source })?;
+            }
+            if let Err(refused) = known.policy.decide(known.parent, &id) {
+                ignored.push(refused);
+                continue;
+            }
+            match known.kinds.get(&id.group_kind()) {
+                Some(Kind::Served { .. } | Kind::InSet(_)) => {
+                    objects.insert(id, object);
+                }
+                Some(Kind::Unavailable(words)) => {
+                    let problem = Problem::NotServed { words: words.clone() };
+                    unapplied.push(Unapplied::new(id.clone(), problem));
+                    unavailable.insert(id);
+                }
+                None => unapplied.push(Unapplied::new(id, Problem::NotServed { words: "its kind is unknown".into() })),
+            }
+        }
+
+        let placement = self.place(known, &objects, &desired.depends_on)?;
+        let graph = self.graph(known, &objects, &desired.depends_on, &placement)?;
+        let manifests = self.manifests(known, objects, &placement)?;
+        let (inventory, fresh) = self.entries(known, &graph, &manifests, &desired.deletion);
+        let dropped = inventory
+            .entries()
+            .map(|e| &e.id)
+            .filter(|id| !manifests.contains_key(*id) && !unavailable.contains(*id))
+            .cloned()
+            .collect();
+        Ok(Intent { inventory, graph: Arc::new(graph), manifests, dropped, fresh, ignored, unapplied })
+    }
+
+    fn place(
+        &self,
+        known: &Known<'_>,
+        objects: &BTreeMap<ObjectId, DynamicObject>,
+        declared: &[(ObjectId, ObjectId)],
+    ) -> Result<Placement, Error> {
+        let Some(kinds) = &self.proxies else { return Ok(Placement::without_proxies()) };
+        let bare = self.graph(known, objects, declared, &Placement::without_proxies())?;
+        let children = bare.nodes().map(|n| (bare.id(n).clone(), !bare.dependents(n).is_empty()));
+        let stored: Vec<_> = known.stored.entries().filter(|e| e.role == Role::Proxy).map(|e| &e.id).collect();
+        let mut placer =
+            Placer::new(kinds.clone(), self.manager.clone(), known.parent.clone()).references(self.references);
+        let places: BTreeSet<_> = objects.keys().map(Place::of).collect();
+        for place in places {
+            let here = || stored.iter().copied().filter(|id| Place::of(id) == place);
+            let usable = here()
+                .filter(|id| !known.lost_proxies.contains(*id))
+                .max_by_key(|id| ownership::proxy::proxy_generation(&self.manager, &known.parent.id, id.name()));
+            let generation = match usable {
+                Some(id) => ownership::proxy::proxy_generation(&self.manager, &known.parent.id, id.name()).unwrap_or(0),
+                None => placer.next_generation(&place, here().chain(known.lost_proxies)),
+            };
+            placer = placer.generation(place, generation);
+        }
+        placer.place(children).map_err(|source| Error::Ownership { source })
+    }
+
+    fn graph(
+        &self,
+        known: &Known<'_>,
+        objects: &BTreeMap<ObjectId, DynamicObject>,
+        declared: &[(ObjectId, ObjectId)],
+        placement: &Placement,
+    ) -> Result<DependencyGraph, Error> {
+        let graph = |source| Error::Graph { source };
+        let mut builder = GraphBuilder::with_capacity(objects.len(), objects.len());
+        for id in objects.keys().chain(placement.proxies().map(|(_, id)| id)) {
+            builder.add(id.clone()).map_err(graph)?;
+        }
+        let scope = |kind: &GroupKind| -> Option<Scope> {
+            match known.kinds.get(kind)? {
+                Kind::Served { resource, .. } | Kind::InSet(resource) => Some(resource.scope),
+                Kind::Unavailable(_) => None,
+            }
+        };
+        let none = BTreeMap::new();
+        for (id, object) in objects {
+            let annotations = object.metadata.annotations.as_ref().unwrap_or(&none);
+            let edges =
+                annotations::declared(id, annotations, &scope).map_err(|source| Error::Annotation { source })?;
+            for edge in edges {
+                builder.declare(&edge).map_err(graph)?;
+            }
+        }
+        for (from, to) in declared.iter().filter(|(from, _)| objects.contains_key(from)) {
+            builder.declare(&graph::Declared::by_api(from.clone(), to.clone())).map_err(graph)?;
+        }
+        builder.infer(&self.rules, &ManifestSet::new(objects));
+        for (from, edges) in placement.edges() {
+            let Some(slot) = builder.slot(from) else { continue };
+            for edge in edges {
+                builder.depend_on_stable(slot, edge.to, edge.requirement.clone());
+            }
+        }
+        builder.build().map_err(graph)
+    }
+
+    fn manifests(
+        &self,
+        known: &Known<'_>,
+        objects: BTreeMap<ObjectId, DynamicObject>,
+        placement: &Placement,
+    ) -> Result<BTreeMap<ObjectId, Manifest>, Error> {
+        let mut manifests = BTreeMap::new();
+        for (id, object) in objects {
+            let Some(Kind::Served { resource, .. } | Kind::InSet(resource)) = known.kinds.get(&id.group_kind()) else {
+                continue;
+            };
+            let owner = placement.owner_of(&id).cloned();
+            manifests.insert(id, Manifest { object, resource: resource.clone(), role: Role::Child, owner });
+        }
+        if let Some(kinds) = &self.proxies {
+            for (place, id) in placement.proxies() {
+                let guarded = self.guards_proxy(known.parent, id);
+                let object = kinds
+                    .object(&self.manager, known.parent, known.cluster, id, guarded)
+                    .map_err(|source| Error::Ownership { source })?;
+                let resource = kinds.resource(place).clone();
+                manifests.insert(id.clone(), Manifest { object, resource, role: Role::Proxy, owner: None });
+            }
+        }
+        Ok(manifests)
+    }
+
+    /// Old and new entries united; an entry of the new set has the new set's edges, one that goes keeps its last.
+    fn entries(
+        &self,
+        known: &Known<'_>,
+        graph: &DependencyGraph,
+        manifests: &BTreeMap<ObjectId, Manifest>,
+        deletion: &BTreeMap<ObjectId, DeletionPolicy>,
+    ) -> (Inventory, BTreeSet<ObjectId>) {
+        let mut inventory = known.stored.clone();
+        inventory.held.extend(known.holds.iter().cloned());
+        let mut fresh = BTreeSet::new();
+        for (id, manifest) in manifests {
+            let before = inventory.get(id).cloned();
+            let mut entry = before.unwrap_or_else(|| {
+                fresh.insert(id.clone());
+                Entry::intended(id.clone(), &manifest.resource)
+            });
+            entry.version.clone_from(&manifest.resource.version);
+            entry.plural.clone_from(&manifest.resource.plural);
+            entry.role = manifest.role;
+            // The proxies' definitions are not in the set; that they are defined by one is what a proxy is.
+            entry.defined_by_crd |= manifest.role == Role::Proxy
+                || matches!(
+                    known.kinds.get(&id.group_kind()),
+                    Some(Kind::InSet(_) | Kind::Served { defined_by_crd: true, .. })
+                );
+            let asked = deletion.get(id).copied();
+            let by_origin = if entry.origin == Origin::Adopted { DeletionPolicy::Keep } else { DeletionPolicy::Delete };
+            entry.deletion = asked.unwrap_or(by_origin);
+            if matches!(entry.state, EntryState::Detaching | EntryState::Abandoned) {
+                // Wanted again: what becomes of it is for its live marks to say.
+                entry.state = EntryState::Intended;
+            }
+            entry.edges = graph.node(id).map(|node| graph.inventory_edges(node)).unwrap_or_default();
+            inventory.insert(entry);
+        }
+        (inventory, fresh)
+    }
+}
+
+/// The graph of all entries, for removal: edges as they are stored.
+pub(super) fn removal_graph(inventory: &Inventory) -> Arc<DependencyGraph> {
+    Arc::new(DependencyGraph::of_inventory(inventory))
+}

@@ -1,0 +1,85 @@
+//! How the kinds of a desired set are served: discovery, and the definitions in the set itself.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, PoisonError},
+};
+
+use kube_core::DynamicObject;
+
+use super::{Error, Inner, desired, intent::Kind};
+use crate::{
+    discovery::{Crd, Resolution},
+    object::{GroupKind, ObjectId, ResourceKind, Scope},
+};
+
+/// Kinds that were seen to have a CustomResourceDefinition.
+#[derive(Debug, Default)]
+pub(super) struct Definitions(Mutex<BTreeSet<GroupKind>>);
+
+impl Inner {
+    /// How the kinds of `objects` are served.
+    pub(super) async fn kinds(
+        &self,
+        objects: &BTreeMap<ObjectId, DynamicObject>,
+    ) -> Result<BTreeMap<GroupKind, Kind>, Error> {
+        let in_set = defined_in(objects);
+        let mut kinds = BTreeMap::new();
+        for (id, object) in objects {
+            let kind = id.group_kind();
+            let version = object.types.as_ref().map(desired::version_of).unwrap_or_default();
+            let served = self.resolver.served_versions(&kind).await;
+            let found = match served.known.iter().find(|r| r.version == version) {
+                Some(resource) => {
+                    Kind::Served { resource: resource.clone(), defined_by_crd: self.is_defined(resource).await }
+                }
+                None => match (in_set.get(&kind), served.unavailable) {
+                    (Some(defined), _) => Kind::InSet(ResourceKind { version: version.to_owned(), ..defined.clone() }),
+                    (None, Some(reason)) => Kind::Unavailable(reason),
+                    (None, None) if served.known.is_empty() => return Err(Error::UnknownKind { id: id.clone() }),
+                    (None, None) => {
+                        let served = served.known.into_iter().map(|r| r.version).collect();
+                        return Err(Error::UnservedVersion { id: id.clone(), version: version.to_owned(), served });
+                    }
+                },
+            };
+            kinds.entry(kind).or_insert(found);
+        }
+        Ok(kinds)
+    }
+
+    /// Whether a CustomResourceDefinition defines the kind, as far as could be seen.
+    async fn is_defined(&self, resource: &ResourceKind) -> bool {
+        let kind = resource.group_kind();
+        let known = || self.definitions.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known().contains(&kind) {
+            return true;
+        }
+        let defined = matches!(self.resolver.crd_of(resource).await, Crd::Present(_));
+        if defined {
+            known().insert(kind);
+        }
+        defined
+    }
+
+    /// How one kind is served now, if that can be told.
+    pub(super) async fn served(&self, kind: &GroupKind) -> Option<ResourceKind> {
+        match self.resolver.resolve(kind).await {
+            Resolution::Served(resource) => Some(resource),
+            _ => None,
+        }
+    }
+}
+
+/// The kinds that CustomResourceDefinitions among `objects` define.
+fn defined_in(objects: &BTreeMap<ObjectId, DynamicObject>) -> BTreeMap<GroupKind, ResourceKind> {
+    let definitions = objects.iter().filter(|(id, _)| id.is("apiextensions.k8s.io", "CustomResourceDefinition"));
+    let defined = definitions.filter_map(|(_, object)| {
+        let text = |path: &str| object.data.pointer(path).and_then(|v| v.as_str());
+        let kind = GroupKind::new(text("/spec/group")?, text("/spec/names/kind")?).ok()?;
+        let scope = if text("/spec/scope")? == "Namespaced" { Scope::Namespaced } else { Scope::Cluster };
+        let resource = ResourceKind::new(&kind.group, "", &kind.kind, text("/spec/names/plural")?, scope);
+        Some((kind, resource))
+    });
+    defined.collect()
+}

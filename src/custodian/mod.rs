@@ -1,0 +1,206 @@
+//! The whole lifecycle of a parent's children, in one call from a reconciler.
+//!
+//! [`Custodian::reconcile`] brings what is desired into the cluster while the parent lives, prunes what is no longer
+//! desired, and tears everything down in proven order when the parent is deleted. The order of a parent's first
+//! reconcile is fixed, because each step protects the next against a crash or a DELETE in between:
+//!
+//! 1. the first finalizer on the parent, `<manager>/custody`;
+//! 2. a live read: same UID, finalizer present, not being deleted;
+//! 3. the inventory root, with its guard finalizer in the POST;
+//! 4. the second finalizer, `<manager>/applied`, and the group-kinds about to be created, in one patch. The API server
+//!    refuses it on a parent that is being deleted, and it survives backup and restore: without it nothing was created;
+//! 5. the intents of all objects, proxies included, in the inventory;
+//! 6. proxies, then 7. children, each by POST, after another live read of the parent.
+//!
+//! When the parent is deleted: without an inventory and without `applied` nothing was created, and it is let go. With
+//! `applied` and no inventory the children are rediscovered, or the parent is held with
+//! [`Hold::InventoryMissing`](Hold).
+
+mod apply;
+mod builder;
+mod desired;
+mod error;
+mod fields;
+mod finalize;
+mod holds;
+mod hub;
+mod intent;
+mod kinds;
+mod outcome;
+mod reconcile;
+mod rediscover;
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    marker::PhantomData,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use futures::Stream;
+use kube_client::Client;
+use kube_core::Resource;
+use serde::de::DeserializeOwned;
+use tokio::sync::OnceCell;
+
+pub use self::{
+    builder::Builder,
+    desired::{Desired, Error as DesiredError},
+    error::Error,
+    hub::Wakeup,
+    intent::Error as IntentError,
+    outcome::{Hold, Outcome, Phase, Problem, Unapplied},
+};
+use self::{fields::Fingerprints, finalize::Session, hub::Hub, intent::Rulebook, kinds::Definitions};
+use crate::{
+    discovery::Resolver,
+    finalizer::Finalizer,
+    inventory::{ClusterId, DeletionPolicy, InventoryStore},
+    manager::Manager,
+    object::{ObjectId, ParentRef, Uid},
+    ownership::OwnershipPolicy,
+};
+
+/// After how long a parent is looked at again that waits for a decision.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(300);
+/// After how long a parent is looked at again whose children are waited for, if no watch wakes it before.
+pub(crate) const WAIT: Duration = Duration::from_secs(5);
+
+/// What to do when an object to be created exists already and is not ours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Adoption {
+    /// Leave it alone and report it.
+    #[default]
+    Never,
+    /// Adopt it if it carries neither an owner reference nor a claim of another parent.
+    IfUnowned,
+    /// Adopt it unless another parent of this manager claims it.
+    Always,
+}
+
+/// How much a prune may take at once.
+///
+/// An empty desired set more often means a failed render than a wish, so it prunes nothing unless allowed.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct PruneGuard {
+    allow_empty: bool,
+    max_share: Option<f64>,
+}
+
+impl PruneGuard {
+    /// No limit, and an empty set prunes everything.
+    #[must_use]
+    pub fn off() -> Self {
+        Self { allow_empty: true, max_share: None }
+    }
+
+    /// Lets an empty desired set prune everything.
+    #[must_use]
+    pub fn allow_empty(mut self, allow: bool) -> Self {
+        self.allow_empty = allow;
+        self
+    }
+
+    /// Refuses to prune more than this share of the inventory at once, between 0 and 1.
+    #[must_use]
+    pub fn max_share(mut self, share: f64) -> Self {
+        self.max_share = Some(share.clamp(0.0, 1.0));
+        self
+    }
+
+    /// Whether `pruned` of `of` objects may go at once.
+    fn admits(&self, pruned: usize, of: usize, desired_is_empty: bool) -> bool {
+        if pruned == 0 {
+            return true;
+        }
+        #[allow(clippy::cast_precision_loss, reason = "a share, not a count")]
+        let share = pruned as f64 / of.max(1) as f64;
+        (self.allow_empty || !desired_is_empty) && self.max_share.is_none_or(|max| share <= max)
+    }
+}
+
+type PolicyOf = Arc<dyn Fn(&ParentRef) -> OwnershipPolicy + Send + Sync>;
+type HoldsOf = Arc<dyn Fn(&ParentRef) -> Vec<ObjectId> + Send + Sync>;
+
+/// Everything that is not about one parent.
+pub(crate) struct Inner {
+    pub(crate) client: Client,
+    pub(crate) manager: Manager,
+    pub(crate) resolver: Resolver,
+    pub(crate) store: Arc<dyn InventoryStore>,
+    pub(crate) adoption: Adoption,
+    pub(crate) force_conflicts: bool,
+    pub(crate) concurrency: usize,
+    pub(crate) fingerprints: Fingerprints,
+    custody: Finalizer,
+    applied: Finalizer,
+    both: Finalizer,
+    rulebook: Rulebook,
+    policy: PolicyOf,
+    holds: Option<HoldsOf>,
+    children_on_delete: DeletionPolicy,
+    prune: bool,
+    guard: PruneGuard,
+    slice: Duration,
+    hub: Hub,
+    watch: bool,
+    creator: Option<String>,
+    cluster: OnceCell<ClusterId>,
+    definitions: Definitions,
+    sessions: Mutex<BTreeMap<Uid, Session>>,
+}
+
+impl Inner {
+    pub(crate) fn guards_proxy(&self, parent: &ParentRef, proxy: &ObjectId) -> bool {
+        self.rulebook.guards_proxy(parent, proxy)
+    }
+}
+
+/// Takes custody of the children of parents of kind `K`.
+///
+/// Cheap to clone. One custodian serves all parents of a kind; its watches are shared by them.
+pub struct Custodian<K> {
+    inner: Arc<Inner>,
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<K> Clone for Custodian<K> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), kind: PhantomData }
+    }
+}
+
+impl<K> fmt::Debug for Custodian<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Custodian").field("manager", &self.inner.manager).finish_non_exhaustive()
+    }
+}
+
+impl<K> Custodian<K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
+{
+    /// Starts building a custodian for parents of kind `K`, whose keys live under the domain `manager`.
+    #[must_use]
+    pub fn builder(client: Client, manager: impl Into<String>) -> Builder<K> {
+        Builder::new(client, manager.into())
+    }
+
+    /// The domain under which the manager's keys live.
+    #[must_use]
+    pub fn manager(&self) -> &Manager {
+        &self.inner.manager
+    }
+
+    /// Parents that should be reconciled because one of their children changed or went.
+    ///
+    /// Only an accelerator: without it everything works by timer. Feed it to the controller with
+    /// `Controller::reconcile_on`, or with a mapper. Items name cluster-scoped parents without a namespace, so no parent is
+    /// reconciled twice at once.
+    pub fn wakeups(&self) -> impl Stream<Item = Wakeup> + Send + use<K> {
+        self.inner.hub.wakeups()
+    }
+}

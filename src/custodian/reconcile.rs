@@ -1,0 +1,471 @@
+//! One pass over one parent.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future::Future,
+    sync::{Arc, atomic::AtomicBool},
+};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube_core::Resource;
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+
+use super::{
+    Custodian, Desired, Error, Inner, LOOK_AGAIN, WAIT,
+    apply::Pass,
+    desired::Checked,
+    finalize::Removal,
+    intent::{self, Intent, Known},
+    outcome::{Hold, Outcome, Phase, Problem},
+};
+use crate::{
+    answer::Answer,
+    finalizer::{AnnotationUpdate, Ensured},
+    inventory::{self, EntryState, Inventory, Loaded, Origin, Role, SaveOptions, Snapshot},
+    object::{GroupKind, LiveRef, ObjectId, ParentRef, Uid},
+    teardown::{Live, get_metadata},
+};
+
+/// How often a pass starts over because somebody else changed the inventory.
+const ROUNDS: usize = 5;
+
+impl<K> Custodian<K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
+{
+    /// Reconciles one parent: applies what `desired` returns and prunes the rest while the parent lives, tears
+    /// everything down when it is deleted.
+    ///
+    /// `parent` may come from a cache; what matters is read live. `desired` is called only while the parent lives. The
+    /// future is `Send` if `desired`'s is. Dropping it at any point is safe.
+    ///
+    /// Never fails as a whole because of single objects: see [`Outcome`].
+    pub async fn reconcile<F, Fut, D, E>(&self, parent: &K, desired: F) -> Outcome
+    where
+        F: FnOnce(Arc<K>) -> Fut,
+        Fut: Future<Output = Result<D, E>>,
+        D: Into<Desired>,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let reference = match ParentRef::of(parent) {
+            Ok(reference) => reference,
+            Err(source) => return Outcome::failed(None, Error::Parent { source }),
+        };
+        if parent.meta().deletion_timestamp.is_some() {
+            return self.inner.finalize(&reference).await;
+        }
+        let desired = match desired(Arc::new(parent.clone())).await {
+            Ok(desired) => desired.into(),
+            Err(source) => return Outcome::failed(Some(reference), Error::Render { source: source.into() }),
+        };
+        let checked = match desired.check(&self.inner.manager) {
+            Ok(checked) => checked,
+            Err(error) => return Outcome::failed(Some(reference), error),
+        };
+        match self.inner.reconcile(&reference, checked).await {
+            Ok(outcome) => outcome,
+            Err(Stop::Deleting) => self.inner.finalize(&reference).await,
+            Err(Stop::Outcome(outcome)) => *outcome,
+        }
+    }
+
+    /// Tells the record of a parent that was restored from a backup that the parent is the one it was written for.
+    ///
+    /// Children that were restored along carry the old UID in their marks and stay foreign until they are adopted; what is
+    /// on record is checked object by object at the next reconcile.
+    ///
+    /// # Errors
+    /// [`Error`] if the record could not be read or written.
+    pub async fn relink(&self, parent: &K) -> Result<(), Error> {
+        let reference = ParentRef::of(parent).map_err(|source| Error::Parent { source })?;
+        if let Loaded::Restored { snapshot, .. } = self.inner.store.load(&reference).await? {
+            let mut inventory = snapshot.inventory;
+            inventory.parent = reference;
+            for entry in inventory.entries_mut() {
+                entry.uid = None;
+                entry.state = EntryState::Intended;
+            }
+            self.inner.store.save(&inventory, SaveOptions::replace(snapshot.version)).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives one object up: it is neither deleted nor waited for any more. For objects that a report names as unproven,
+    /// disowned or recreated.
+    ///
+    /// The decision is recorded in the inventory before anything follows from it.
+    ///
+    /// # Errors
+    /// [`Error`] if the record could not be read or written.
+    pub async fn abandon(&self, parent: &K, id: &ObjectId) -> Result<(), Error> {
+        let reference = ParentRef::of(parent).map_err(|source| Error::Parent { source })?;
+        for _ in 0..ROUNDS {
+            let Loaded::Found(snapshot) = self.inner.store.load(&reference).await? else { return Ok(()) };
+            let mut inventory = snapshot.inventory;
+            let Some(entry) = inventory.get_mut(id) else { return Ok(()) };
+            entry.state = EntryState::Abandoned;
+            match self.inner.store.save(&inventory, SaveOptions::replace(snapshot.version)).await {
+                Err(inventory::Error::Conflict { .. }) => {}
+                other => return other.map(|_| ()).map_err(Into::into),
+            }
+        }
+        Err(Error::Contended { parent: reference })
+    }
+}
+
+/// Why a pass ends early.
+pub(super) enum Stop {
+    /// The parent is being deleted.
+    Deleting,
+    /// There is an outcome.
+    Outcome(Box<Outcome>),
+}
+
+impl Stop {
+    fn failed(parent: &ParentRef, error: impl Into<Error>) -> Self {
+        Self::Outcome(Box::new(Outcome::failed(Some(parent.clone()), error)))
+    }
+
+    fn gone(parent: &ParentRef) -> Self {
+        Self::Outcome(Box::new(Outcome::new(Some(parent.clone()), Phase::Gone)))
+    }
+
+    fn held(parent: &ParentRef, hold: Hold) -> Self {
+        Self::Outcome(Box::new(Outcome::held(parent.clone(), hold)))
+    }
+}
+
+impl Inner {
+    async fn reconcile(&self, parent: &ParentRef, checked: Checked) -> Result<Outcome, Stop> {
+        let kinds = self.kinds(&checked.objects).await.map_err(|e| Stop::failed(parent, e))?;
+        let cluster = self.cluster_id().await.map_err(|e| Stop::failed(parent, e))?;
+        let policy = (self.policy)(parent);
+        // Judge the set before anything is sent, against an empty record: what is wrong with it is wrong with any.
+        let empty = Inventory::new(parent.clone(), cluster.clone());
+        let lost = BTreeSet::new();
+        let holds = self.holds_of(parent);
+        let dry = Known {
+            parent,
+            cluster: &cluster,
+            policy: &policy,
+            kinds: &kinds,
+            stored: &empty,
+            lost_proxies: &lost,
+            holds: &holds,
+        };
+        self.rulebook.intend(checked.clone(), &dry).map_err(|e| Stop::failed(parent, e))?;
+
+        for _ in 0..ROUNDS {
+            let meta = self.take_custody(parent).await?;
+            let snapshot = self.root(parent, &meta, &cluster).await?;
+            let seen = self.watch_entries(parent, &snapshot.inventory, kinds.keys()).await;
+            let lost_proxies = lost_proxies(&snapshot.inventory, &seen);
+            let known = Known {
+                parent,
+                cluster: &cluster,
+                policy: &policy,
+                kinds: &kinds,
+                stored: &snapshot.inventory,
+                lost_proxies: &lost_proxies,
+                holds: &holds,
+            };
+            let intent = self.rulebook.intend(checked.clone(), &known).map_err(|e| Stop::failed(parent, e))?;
+            self.mark_applied(parent, &meta, &intent.inventory).await?;
+            match self.carry_out(parent, snapshot, intent, &seen).await {
+                Err(Carried::Conflict) => {}
+                Err(Carried::Stop(stop)) => return Err(stop),
+                Ok(outcome) => return Ok(outcome),
+            }
+        }
+        Err(Stop::failed(parent, Error::Contended { parent: parent.clone() }))
+    }
+
+    pub(super) async fn cluster_id(&self) -> Result<inventory::ClusterId, Error> {
+        let id = self.cluster.get_or_try_init(|| crate::discovery::cluster_id(&self.client)).await?;
+        Ok(id.clone())
+    }
+
+    /// The first finalizer, and a live look at the parent.
+    async fn take_custody(&self, parent: &ParentRef) -> Result<ObjectMeta, Stop> {
+        let target = LiveRef::new(parent.id.clone(), parent.uid.clone());
+        match self.custody.ensure(&self.client, &parent.resource(), &target, &[]).await {
+            Ok(Ensured::Held(meta)) => Ok(*meta),
+            Ok(Ensured::Deleting(_)) => Err(Stop::Deleting),
+            Ok(Ensured::Gone | Ensured::Recreated(_)) => Err(Stop::gone(parent)),
+            Err(error) => Err(Stop::failed(parent, error)),
+        }
+    }
+
+    /// The record, made if nothing was ever created, rediscovered if it is missing all the same.
+    async fn root(
+        &self,
+        parent: &ParentRef,
+        meta: &ObjectMeta,
+        cluster: &inventory::ClusterId,
+    ) -> Result<Snapshot, Stop> {
+        let loaded = self.store.load(parent).await.map_err(|e| Stop::failed(parent, e))?;
+        let snapshot = match loaded {
+            Loaded::Found(snapshot) => snapshot,
+            Loaded::Damaged { snapshot, damage } => {
+                let mut outcome = Outcome::failed(Some(parent.clone()), damaged(parent, &damage));
+                outcome.damage = damage;
+                // What can be read goes on being there; nothing is created or pruned on half a record.
+                drop(snapshot);
+                return Err(Stop::Outcome(Box::new(outcome)));
+            }
+            Loaded::Restored { recorded, .. } => return Err(Stop::held(parent, Hold::Restored { recorded })),
+            Loaded::Missing => {
+                let mut inventory = Inventory::new(parent.clone(), cluster.clone());
+                inventory.creator.clone_from(&self.creator);
+                if carries(meta, &self.manager.applied_finalizer()) {
+                    self.rediscover(parent, meta, &mut inventory)
+                        .await
+                        .map_err(|words| Stop::held(parent, Hold::InventoryMissing { words }))?;
+                }
+                let saved = self.store.save(&inventory, SaveOptions::create()).await;
+                let version = saved.map_err(|e| Stop::failed(parent, e))?;
+                Snapshot::new(inventory, version)
+            }
+        };
+        if snapshot.inventory.cluster != *cluster {
+            let words = format!(
+                "the inventory speaks of cluster {}, but {cluster} answers: connect to the recorded cluster",
+                snapshot.inventory.cluster
+            );
+            return Err(Stop::held(parent, Hold::OtherCluster { words }));
+        }
+        Ok(snapshot)
+    }
+
+    /// The second finalizer, and every group-kind that is or will be on record.
+    async fn mark_applied(&self, parent: &ParentRef, meta: &ObjectMeta, inventory: &Inventory) -> Result<(), Stop> {
+        let kinds: BTreeSet<GroupKind> = inventory.entries().map(|e| e.id.group_kind()).collect();
+        let key = self.manager.group_kinds_annotation();
+        let present = meta.annotations.as_ref().and_then(|a| a.get(&key)).map(|text| read_kinds(text));
+        let complete = present.is_some_and(|present| kinds.iter().all(|k| present.contains(&k.to_string())));
+        if complete && carries(meta, &self.manager.applied_finalizer()) {
+            return Ok(());
+        }
+        let target = LiveRef::new(parent.id.clone(), parent.uid.clone());
+        let update = AnnotationUpdate::new(key, move |present| {
+            let mut all = present.map(read_kinds).unwrap_or_default();
+            all.extend(kinds.iter().map(ToString::to_string));
+            Some(all.into_iter().collect::<Vec<_>>().join(","))
+        });
+        match self.applied.ensure(&self.client, &parent.resource(), &target, &[update]).await {
+            Ok(Ensured::Held(_)) => Ok(()),
+            Ok(Ensured::Deleting(_)) => Err(Stop::Deleting),
+            Ok(Ensured::Gone | Ensured::Recreated(_)) => Err(Stop::gone(parent)),
+            Err(error) => Err(Stop::failed(parent, error)),
+        }
+    }
+
+    /// Watches the kinds on record and those about to be, as far as RBAC allows; what the watches show.
+    pub(super) async fn watch_entries(
+        &self,
+        parent: &ParentRef,
+        inventory: &Inventory,
+        more: impl Iterator<Item = &GroupKind>,
+    ) -> BTreeMap<ObjectId, Live> {
+        if !self.watch {
+            return BTreeMap::new();
+        }
+        let mut places: BTreeMap<GroupKind, BTreeSet<String>> = more.map(|k| (k.clone(), BTreeSet::new())).collect();
+        for entry in inventory.entries() {
+            let namespaces = places.entry(entry.id.group_kind()).or_default();
+            namespaces.extend(entry.id.namespace().map(ToOwned::to_owned));
+        }
+        for (kind, namespaces) in places {
+            if let Some(resource) = self.served(&kind).await {
+                self.hub.ensure(&resource, &namespaces).await;
+            }
+        }
+        self.hub.live(&parent.uid)
+    }
+
+    /// Stores the intent, applies it, prunes, and stores what came of it.
+    async fn carry_out(
+        &self,
+        parent: &ParentRef,
+        snapshot: Snapshot,
+        intent: Intent,
+        seen: &BTreeMap<ObjectId, Live>,
+    ) -> Result<Outcome, Carried> {
+        let options = SaveOptions::replace(snapshot.version.clone()).renew(snapshot.terminating);
+        let mut version = snapshot.version;
+        if intent.inventory != snapshot.inventory || snapshot.terminating {
+            version = self.store.save(&intent.inventory, options).await.map_err(|e| Carried::of(parent, e))?;
+        }
+        let closed = match self.parent_lives(parent).await {
+            Ok(()) => false,
+            Err(stop) => return Err(Carried::Stop(stop)),
+        };
+
+        let unheld = self.hold_all(parent, &intent.inventory).await;
+        let pass = Pass { inner: self, parent, intent: &intent, seen, closed: AtomicBool::new(closed) };
+        let applied = pass.run().await;
+        let mut outcome = Outcome::new(Some(parent.clone()), Phase::Progressing);
+        outcome.notes.extend(unheld);
+        outcome.record_given_up(&intent.graph, intent.graph.given_up());
+        outcome.applied = applied.refs();
+        outcome.ignored.clone_from(&intent.ignored);
+        outcome.unapplied.extend(intent.unapplied.iter().chain(&applied.unapplied).cloned());
+
+        let mut inventory = intent.inventory.clone();
+        record(&mut inventory, &applied.live, &applied.adoptions, &applied.never_ours);
+        if inventory != intent.inventory {
+            version =
+                self.store.save(&inventory, SaveOptions::replace(version)).await.map_err(|e| Carried::of(parent, e))?;
+        }
+        self.prune(parent, &intent, &mut inventory, version, &mut outcome).await.map_err(|e| Carried::of(parent, e))?;
+        conclude(&mut outcome);
+        Ok(outcome)
+    }
+
+    /// The parent, read live: there, the same, and not being deleted. Creates follow only after this.
+    async fn parent_lives(&self, parent: &ParentRef) -> Result<(), Stop> {
+        let resource = parent.resource();
+        match get_metadata(&self.client, &resource, &parent.id).await {
+            Ok(meta) if Uid::of(&meta).as_ref() != Some(&parent.uid) => Err(Stop::gone(parent)),
+            Ok(meta) if meta.deletion_timestamp.is_some() => Err(Stop::Deleting),
+            Ok(_) => Ok(()),
+            Err(refusal) if refusal.answer().names(&resource, parent.id.name()) => Err(Stop::gone(parent)),
+            Err(refusal) => {
+                let words = refusal.words_for(&parent.id);
+                let error = match refusal.answer() {
+                    Answer::NoRoute => format!("{words} (is version {:?} still served?)", parent.version),
+                    _ => words,
+                };
+                Err(Stop::failed(parent, Error::ParentUnreadable { words: error }))
+            }
+        }
+    }
+
+    /// Removes what is no longer desired, once everything desired is applied.
+    async fn prune(
+        &self,
+        parent: &ParentRef,
+        intent: &Intent,
+        inventory: &mut Inventory,
+        version: inventory::Version,
+        outcome: &mut Outcome,
+    ) -> Result<(), inventory::Error> {
+        if intent.dropped.is_empty() {
+            return Ok(());
+        }
+        let children = |id: &&ObjectId| inventory.get(id).is_some_and(|e| e.role == Role::Child);
+        let pruned = intent.dropped.iter().filter(children).count();
+        let of = inventory.entries().filter(|e| e.role == Role::Child).count();
+        let desired_is_empty = !intent.manifests.values().any(|m| m.role == Role::Child);
+        if !self.guard.admits(pruned, of, desired_is_empty) {
+            outcome.phase = Phase::Held(Hold::Guarded { pruned, of });
+            return Ok(());
+        }
+        if !self.prune {
+            outcome.notes.push(format!("{pruned} objects are no longer desired and stay, because pruning is off"));
+            return Ok(());
+        }
+        if let Some(first) = outcome.unapplied.iter().find(|u| blocks_prune(&u.problem)) {
+            outcome.notes.push(format!("{pruned} objects are pruned once everything desired is applied: {first}"));
+            return Ok(());
+        }
+        let mut removal = Removal::new(self, parent, inventory, Some(&intent.dropped)).await;
+        removal.run(Some(Instant::now() + self.slice)).await;
+        outcome.removal = removal.report();
+        let changed = removal.record(inventory);
+        if changed {
+            self.store.save(inventory, SaveOptions::replace(version)).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Why carrying out an intent ended early.
+enum Carried {
+    /// Somebody else changed the inventory: read it again.
+    Conflict,
+    Stop(Stop),
+}
+
+impl Carried {
+    fn of(parent: &ParentRef, error: inventory::Error) -> Self {
+        match error {
+            inventory::Error::Conflict { .. } => Self::Conflict,
+            error => Self::Stop(Stop::failed(parent, error)),
+        }
+    }
+}
+
+/// New things before old ones go: an object that could not be applied may need what would be pruned.
+fn blocks_prune(problem: &Problem) -> bool {
+    !matches!(problem, Problem::NamespaceTerminating)
+}
+
+pub(super) fn damaged(parent: &ParentRef, damage: &[inventory::Damage]) -> Error {
+    let problem = damage.iter().map(|d| format!("{}: {}", d.place, d.problem)).collect::<Vec<_>>().join("; ");
+    Error::Inventory(inventory::Error::Unstorable {
+        parent: parent.clone(),
+        problem: format!(
+            "part of it is unreadable, so nothing is applied or pruned ({problem}): repair or remove that part"
+        ),
+    })
+}
+
+pub(super) fn carries(meta: &ObjectMeta, finalizer: &str) -> bool {
+    meta.finalizers.iter().flatten().any(|f| f == finalizer)
+}
+
+pub(super) fn read_kinds(text: &str) -> BTreeSet<String> {
+    text.split(',').map(str::trim).filter(|k| !k.is_empty()).map(ToOwned::to_owned).collect()
+}
+
+/// Proxies that are being deleted although the parent lives.
+fn lost_proxies(inventory: &Inventory, seen: &BTreeMap<ObjectId, Live>) -> BTreeSet<ObjectId> {
+    let proxies = inventory.entries().filter(|e| e.role == Role::Proxy);
+    proxies.filter(|e| seen.get(&e.id).is_some_and(Live::is_terminating)).map(|e| e.id.clone()).collect()
+}
+
+/// Writes what an apply pass learned into the record.
+fn record(
+    inventory: &mut Inventory,
+    live: &BTreeMap<ObjectId, Uid>,
+    adoptions: &BTreeMap<ObjectId, Uid>,
+    never_ours: &BTreeSet<ObjectId>,
+) {
+    for (id, uid) in live {
+        if let Some(entry) = inventory.get_mut(id) {
+            entry.uid = Some(uid.clone());
+            entry.state = EntryState::Recorded;
+        }
+    }
+    for (id, uid) in adoptions {
+        if let Some(entry) = inventory.get_mut(id) {
+            // On record as adopted before our marks go onto it: a crash in between must not make it ours to delete.
+            entry.uid = Some(uid.clone());
+            entry.origin = Origin::Adopted;
+            entry.deletion = crate::inventory::DeletionPolicy::Keep;
+        }
+    }
+    for id in never_ours.iter().filter(|id| !adoptions.contains_key(*id)) {
+        inventory.remove(id);
+    }
+}
+
+/// Where the parent stands after a pass, and when to look again.
+fn conclude(outcome: &mut Outcome) {
+    if matches!(outcome.phase, Phase::Held(_)) {
+        outcome.requeue = Some(LOOK_AGAIN);
+        return;
+    }
+    let complete = outcome.unapplied.is_empty() && outcome.removal.is_complete();
+    let adopting = outcome.unapplied.iter().any(|u| u.problem == Problem::Adopting);
+    outcome.phase = if complete { Phase::Applied } else { Phase::Progressing };
+    outcome.requeue = Some(match complete {
+        true => LOOK_AGAIN,
+        false if adopting => std::time::Duration::ZERO,
+        false => WAIT,
+    });
+}
+
+pub(super) use intent::removal_graph;

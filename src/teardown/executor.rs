@@ -1,0 +1,318 @@
+//! Carries out a [`Course`]: sends what it asks for, feeds back what was answered, and waits.
+//!
+//! Decides nothing. Cancel-safe: dropping the future at any await loses answers, never order or identity, because
+//! every request carries the incarnation it is about and a new course asks again.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use futures::{StreamExt, stream::FuturesUnordered};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube_client::{Client, api::Patch};
+use serde_json::json;
+use tokio::{sync::mpsc, time::Instant};
+
+use super::{
+    course::{Course, Progress},
+    live::{Authority, Live},
+    policy,
+    proof::{Event, Reason, Settled, Step, Subject},
+    report::Report,
+    requests,
+};
+use crate::{
+    answer::{Answer, Refusal},
+    discovery::{Crd, Resolution, Resolver},
+    graph::Node,
+    object::{ObjectId, Uid},
+    ownership,
+};
+
+/// Most requests in flight at once, unless set: more gains nothing against one API server.
+pub const DEFAULT_CONCURRENCY: usize = 32;
+
+/// Something that happened during a teardown, for a progress bar or a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Happened {
+    /// A DELETE is being sent.
+    Deleting(ObjectId),
+    /// The object's deletion was accepted, and something keeps it.
+    Waiting(ObjectId),
+    /// The object is done with.
+    Settled(ObjectId, Settled),
+    /// Nothing can be done about the object now.
+    Blocked(ObjectId, Reason),
+}
+
+/// What the executor works with.
+#[derive(Clone)]
+pub(crate) struct Executor {
+    /// The target cluster.
+    pub(crate) client: Client,
+    /// Discovery of the target cluster.
+    pub(crate) resolver: Resolver,
+    /// By whose word objects are deleted.
+    pub(crate) authority: Authority,
+    /// UIDs of the parent's proxies: their references are taken off what is kept.
+    pub(crate) proxies: BTreeSet<Uid>,
+    /// Most requests in flight.
+    pub(crate) concurrency: usize,
+}
+
+impl std::fmt::Debug for Executor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Executor").field("authority", &self.authority).finish_non_exhaustive()
+    }
+}
+
+/// Where changes of watched objects come from.
+#[derive(Debug)]
+pub(crate) struct Wakes {
+    changes: mpsc::UnboundedReceiver<ObjectId>,
+    /// Whether all kinds of the course are watched.
+    pub(crate) watched: bool,
+}
+
+impl Wakes {
+    /// Changes as reported by a watch.
+    pub(crate) fn new(changes: mpsc::UnboundedReceiver<ObjectId>, watched: bool) -> Self {
+        Self { changes, watched }
+    }
+
+    /// No watch: everything is asked about again after a while.
+    pub(crate) fn none() -> Self {
+        Self::new(mpsc::unbounded_channel().1, false)
+    }
+}
+
+/// When blocked and waiting objects are asked about again, and since when they are blocked. Lives as long as the
+/// course does.
+#[derive(Debug, Default)]
+pub(crate) struct Agenda {
+    due: BTreeMap<Node, Instant>,
+    queue: BTreeSet<(Instant, Node)>,
+    attempts: BTreeMap<Node, u32>,
+    since: BTreeMap<ObjectId, Time>,
+}
+
+impl Agenda {
+    /// What became of each object so far.
+    pub(crate) fn report(&self, course: &Course) -> Report {
+        Report::of(course, &self.since)
+    }
+
+    /// When the next object is asked about again.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        self.queue.first().map(|(at, _)| *at)
+    }
+
+    fn unschedule(&mut self, node: Node) {
+        if let Some(at) = self.due.remove(&node) {
+            self.queue.remove(&(at, node));
+        }
+    }
+
+    /// Takes one object that is to be asked about again by now.
+    fn take_due(&mut self, now: Instant) -> Option<Node> {
+        let (at, node) = *self.queue.first()?;
+        if at > now {
+            return None;
+        }
+        self.unschedule(node);
+        Some(node)
+    }
+
+    fn note(&mut self, course: &Course, node: Node, watched: bool) {
+        let reason = match course.progress_of(node) {
+            Some(Progress::Waiting) => Reason::Terminating,
+            Some(Progress::Blocked(block)) => block.reason.clone(),
+            Some(Progress::Settled(_)) => {
+                self.unschedule(node);
+                self.attempts.remove(&node);
+                self.since.remove(course.graph().id(node));
+                return;
+            }
+            _ => return,
+        };
+        let attempt = self.attempts.entry(node).or_insert(0);
+        let at = Instant::now() + policy::pace(&reason, *attempt, watched);
+        *attempt += 1;
+        self.unschedule(node);
+        self.due.insert(node, at);
+        self.queue.insert((at, node));
+        self.since.entry(course.graph().id(node).clone()).or_insert_with(|| Time(Timestamp::now()));
+    }
+}
+
+impl Executor {
+    /// Drives `course` until it is over or until `deadline`; with no deadline, until it is over. At the deadline nothing new
+    /// is sent, and what was sent is answered.
+    pub(crate) async fn drive(
+        &self,
+        course: &mut Course,
+        agenda: &mut Agenda,
+        wakes: &mut Wakes,
+        deadline: Option<Instant>,
+        happened: &mut (dyn FnMut(Happened) + Send),
+    ) {
+        let mut in_flight = FuturesUnordered::new();
+        let mut wakes_open = true;
+        loop {
+            let open = deadline.is_none_or(|d| Instant::now() < d);
+            while open && in_flight.len() < self.concurrency {
+                let Some((node, step)) = course.next() else { break };
+                let Some(case) = course.case(node) else { continue };
+                let subject = case.subject().clone();
+                if matches!(step, Step::Delete { .. }) {
+                    happened(Happened::Deleting(subject.id.clone()));
+                }
+                in_flight.push(async move { (node, self.perform(&subject, step).await) });
+            }
+            if in_flight.is_empty() && (course.is_over() || !open) {
+                return;
+            }
+            let due = agenda.next_due().filter(|_| open);
+            let until = match (due, deadline.filter(|_| open)) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+            if in_flight.is_empty() && until.is_none() && !(wakes.watched && wakes_open) {
+                // Nothing in flight, nothing due, nobody to wake us: what is left is held for good.
+                return;
+            }
+            tokio::select! {
+                Some((node, event)) = in_flight.next(), if !in_flight.is_empty() => {
+                    course.answer(node, event);
+                    self.settle_notes(course, agenda, node, wakes.watched, happened);
+                }
+                change = wakes.changes.recv(), if wakes_open => match change {
+                    Some(id) => {
+                        if let Some(node) = course.graph().node(&id) {
+                            course.wake(node);
+                        }
+                    }
+                    None => wakes_open = false,
+                },
+                () = sleep_until(until), if until.is_some() => {
+                    let now = Instant::now();
+                    while let Some(node) = agenda.take_due(now) {
+                        course.wake(node);
+                    }
+                }
+            }
+        }
+    }
+
+    fn settle_notes(
+        &self,
+        course: &Course,
+        agenda: &mut Agenda,
+        node: Node,
+        watched: bool,
+        happened: &mut (dyn FnMut(Happened) + Send),
+    ) {
+        agenda.note(course, node, watched);
+        let id = course.graph().id(node).clone();
+        match course.progress_of(node) {
+            Some(Progress::Settled(settled)) => happened(Happened::Settled(id, settled.clone())),
+            Some(Progress::Waiting) => happened(Happened::Waiting(id)),
+            Some(Progress::Blocked(block)) => happened(Happened::Blocked(id, block.reason.clone())),
+            _ => {}
+        }
+    }
+
+    /// Sends one request and says what came of it.
+    async fn perform(&self, subject: &Subject, step: Step) -> Event {
+        match step {
+            Step::Get => self.look(subject).await,
+            Step::Delete { uid, resource_version } => {
+                requests::delete(&self.client, subject, &uid, resource_version, self.manager()).await
+            }
+            Step::Unguard(live) => self.unguard(subject, &live).await,
+            Step::Detach(live) => self.detach(subject, &live).await,
+            Step::Resolve => match self.resolver.refresh(&subject.id.group_kind()).await {
+                Resolution::Served(kind) => Event::Resolved(Some(kind)),
+                Resolution::NotServed => Event::Resolved(None),
+                Resolution::Unavailable { reason } => Event::Unknown(reason),
+            },
+            Step::ReadDefinition => match self.resolver.crd_of(&subject.resource).await {
+                Crd::Present(_) => Event::Definition { exists: true },
+                Crd::NotFound => Event::Definition { exists: false },
+                Crd::Unknown { reason } => Event::Unknown(reason),
+            },
+            // Not requests; a course keeps them to itself.
+            Step::Wait | Step::Settle(_) | Step::Block(_) => Event::Changed,
+        }
+    }
+
+    fn manager(&self) -> Option<&crate::manager::Manager> {
+        match &self.authority {
+            Authority::Marks { manager, .. } => Some(manager),
+            Authority::Caller => None,
+        }
+    }
+
+    async fn look(&self, subject: &Subject) -> Event {
+        match requests::get(&self.client, &subject.resource, &subject.id).await {
+            Ok(meta) => self.seen(&meta),
+            Err(answer) => Event::Refused(answer),
+        }
+    }
+
+    fn seen(&self, meta: &ObjectMeta) -> Event {
+        Live::of(meta, self.manager()).map_or(Event::Changed, Event::Live)
+    }
+
+    /// Takes our own finalizer off a proxy, in the state that was judged.
+    async fn unguard(&self, subject: &Subject, live: &Live) -> Event {
+        let Some(manager) = self.manager() else { return Event::Changed };
+        let guard = manager.proxy_finalizer();
+        let rest: Vec<_> = live.finalizers.iter().filter(|f| **f != guard).collect();
+        let patch = json!({"metadata": {
+            "uid": live.uid, "resourceVersion": live.resource_version, "finalizers": rest,
+        }});
+        match requests::patch_metadata(&self.client, &subject.resource, &subject.id, &Patch::Merge(patch), None).await {
+            Ok(meta) => self.seen(&meta),
+            Err(refusal) => after_patch(refusal),
+        }
+    }
+
+    /// Takes this parent's marks off an object, in the state that was read for it.
+    async fn detach(&self, subject: &Subject, live: &Live) -> Event {
+        let Authority::Marks { manager, parent } = &self.authority else { return Event::Detached };
+        let meta = match requests::get(&self.client, &subject.resource, &subject.id).await {
+            Ok(meta) => meta,
+            Err(answer) => return Event::Refused(answer),
+        };
+        match Live::of(&meta, Some(manager)) {
+            Some(now) if now.uid == live.uid && now.is_ours(&self.authority, &subject.id) => {}
+            Some(now) => return Event::Live(now),
+            None => return Event::Changed,
+        }
+        let patch = match ownership::detach_patch(manager, parent, &self.proxies, &subject.id, &meta) {
+            Ok(patch) if patch.0.is_empty() => return Event::Detached,
+            Ok(patch) => Patch::Json(patch),
+            Err(error) => return Event::Unknown(error.to_string()),
+        };
+        match requests::patch_metadata(&self.client, &subject.resource, &subject.id, &patch, None).await {
+            Ok(_) => Event::Detached,
+            Err(refusal) => after_patch(refusal),
+        }
+    }
+}
+
+/// A refused PATCH proves nothing about existence, and a `test` in it that failed says that the object changed: ask.
+fn after_patch(refusal: Refusal) -> Event {
+    match refusal.answer() {
+        Answer::NotFound { .. } | Answer::PatchRejected => Event::Changed,
+        _ => Event::Refused(refusal),
+    }
+}
+
+async fn sleep_until(instant: Option<Instant>) {
+    tokio::time::sleep_until(instant.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600))).await;
+}

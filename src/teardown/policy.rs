@@ -1,0 +1,93 @@
+//! Decisions that depend on the kind of an object, on policies and on how often something was tried.
+
+use std::time::Duration;
+
+use super::proof::{Propagation, Reason, Subject};
+use crate::{
+    graph::{DependencyGraph, Node},
+    inventory::Requirement,
+    object::ObjectId,
+};
+
+/// Workloads whose deletion takes pods with it: their own absence does not mean that the pods are gone.
+const WORKLOADS: [(&str, &str); 7] = [
+    ("", "ReplicationController"),
+    ("apps", "DaemonSet"),
+    ("apps", "Deployment"),
+    ("apps", "ReplicaSet"),
+    ("apps", "StatefulSet"),
+    ("batch", "CronJob"),
+    ("batch", "Job"),
+];
+
+/// The propagation policy of a DELETE: Foreground for a workload that something else waits for, so that gone includes its
+/// pods; Background otherwise. Always stated, because defaults differ (Jobs orphan their pods).
+#[must_use]
+pub fn propagation(id: &ObjectId, is_waited_for: bool) -> Propagation {
+    if is_waited_for && WORKLOADS.iter().any(|(group, kind)| id.is(group, kind)) {
+        return Propagation::Foreground;
+    }
+    Propagation::Background
+}
+
+/// What a kept object needs to live: what it requires, its Namespace, and the definition of its kind.
+pub(super) fn needed_by_kept<'a>(
+    graph: &DependencyGraph,
+    kept: Node,
+    subject: impl Fn(Node) -> Option<&'a Subject>,
+) -> Vec<Node> {
+    let id = graph.id(kept);
+    let required = graph.edges(kept).filter(|e| matches!(e.requirement, Requirement::Required { .. })).map(|e| e.to);
+    let namespace = id.namespace().and_then(|name| ObjectId::new("", "Namespace", None, name).ok());
+    let definition = subject(kept).and_then(|s| definition_of(&s.resource.plural, id.group()));
+    let containers = [namespace, definition].into_iter().flatten().filter_map(|id| graph.node(&id));
+    required.chain(containers).filter(|needed| *needed != kept).collect()
+}
+
+/// The CustomResourceDefinition that defines `plural` in `group`, if the group can be one of custom resources.
+#[must_use]
+pub fn definition_of(plural: &str, group: &str) -> Option<ObjectId> {
+    if group.is_empty() {
+        return None;
+    }
+    ObjectId::new("apiextensions.k8s.io", "CustomResourceDefinition", None, &format!("{plural}.{group}")).ok()
+}
+
+/// After how long a blocked or waiting object is asked about again, although nothing woke it.
+///
+/// `attempt` counts from 0; `watched` says that a watch reports changes of the object, so that time is the second
+/// way only.
+#[must_use]
+pub fn pace(reason: &Reason, attempt: u32, watched: bool) -> Duration {
+    let (first, longest) = match reason {
+        Reason::Throttled { after } => return *after,
+        Reason::Terminating if watched => (30_000, 300_000),
+        Reason::Terminating => (50, 5_000),
+        Reason::Unknown => (250, 30_000),
+        Reason::Refused | Reason::Forbidden => (1_000, 60_000),
+        Reason::Unproven | Reason::Disowned | Reason::Recreated { .. } => (30_000, 300_000),
+        Reason::Dependents | Reason::NotManaged | Reason::Damaged => (300_000, 300_000),
+    };
+    let doubled = u64::saturating_mul(first, 1_u64.checked_shl(attempt).unwrap_or(u64::MAX));
+    Duration::from_millis(doubled.min(longest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_grows_and_ends_growing() {
+        let at = |attempt| pace(&Reason::Unknown, attempt, false).as_millis();
+        assert_eq!([at(0), at(1), at(2), at(40), at(200)], [250, 500, 1_000, 30_000, 30_000]);
+        assert_eq!(pace(&Reason::Throttled { after: Duration::from_secs(7) }, 9, true).as_secs(), 7);
+    }
+
+    #[test]
+    fn only_workloads_that_something_waits_for_go_in_the_foreground() {
+        let id = |group: &str, kind: &str| ObjectId::new(group, kind, Some("a"), "x").unwrap();
+        assert_eq!(propagation(&id("apps", "Deployment"), true), Propagation::Foreground);
+        assert_eq!(propagation(&id("apps", "Deployment"), false), Propagation::Background);
+        assert_eq!(propagation(&id("", "ConfigMap"), true), Propagation::Background);
+    }
+}

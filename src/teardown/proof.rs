@@ -1,0 +1,420 @@
+//! What proves that an object is gone, what a refusal means, and what to ask next.
+//!
+//! Every path that deletes goes through [`Case`], one per object: it is told what the API server answered and says
+//! what to do next. It sends nothing, reads no clock and knows no graph. The rules:
+//!
+//! An object is gone when
+//! - a DELETE was answered by a Status Success whose `details.uid` is its UID ([`Proof::DeleteStatus`]),
+//! - a DELETE was answered by the object itself with neither finalizers nor a deletion timestamp
+//!   ([`Proof::DeletedObject`]; not for Pods and Namespaces, which live on),
+//! - a GET or DELETE was answered by a Status with reason NotFound that names it, on a served version
+//!   ([`Proof::NotFound`]),
+//! - another incarnation without our back-pointer has its name ([`Proof::Replaced`]),
+//! - the CustomResourceDefinition that defined its kind, read by name, is NotFound ([`Proof::KindGone`]).
+//!
+//! Nothing else. A plain-text 404 says that the version is not served (so the kind is resolved again); absence from
+//! a selector's list, a DELETED event (a stripped label sends one) and absence from discovery (a restarting API
+//! server lacks groups) each lead to one question and prove nothing. Refusals, time-outs and server errors leave the
+//! object [unknown](Reason::Unknown), and unknown blocks.
+
+use std::time::Duration;
+
+use super::live::{Authority, Live};
+use crate::{
+    answer::{Answer, Refusal},
+    inventory::{EntryState, Role},
+    object::{ObjectId, ResourceKind, Uid},
+};
+
+/// From this recreation on, an object that keeps coming back with our back-pointer is held and reported.
+const RECREATIONS_BEFORE_HOLD: u32 = 3;
+/// After this many rounds without an end, the object is left alone for a while.
+const ROUNDS_IN_A_ROW: u32 = 8;
+/// After this many rounds of reading and judging again, a busy writer no longer starves the DELETE: it goes with the UID alone.
+const ROUNDS_WITH_RESOURCE_VERSION: u32 = 3;
+
+/// Why an object counts as gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Proof {
+    /// The DELETE's answer was a Status Success with the object's UID.
+    DeleteStatus,
+    /// The DELETE's answer was the object, with nothing left that could keep it.
+    DeletedObject,
+    /// A Status NotFound that names the object, on a served version.
+    NotFound,
+    /// Another incarnation, not ours, has the name.
+    Replaced {
+        /// The incarnation that was found.
+        by: Uid,
+    },
+    /// The definition of the object's kind is gone, and all instances went with it.
+    KindGone,
+}
+
+/// How an object was done with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Settled {
+    /// Proven gone.
+    Gone(Proof),
+    /// Left in the cluster without our marks.
+    Detached,
+    /// Given up by an explicit, recorded decision.
+    Abandoned,
+}
+
+/// Why an object is not done with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// It is terminating, and finalizers (or, with none left, the API server) still keep it.
+    Terminating,
+    /// Objects that depend on it are not gone.
+    Dependents,
+    /// It has our back-pointer nowhere and no recorded UID: it may be somebody else's. Never deleted; an explicit
+    /// abandon releases it.
+    Unproven,
+    /// It is the recorded incarnation, but our back-pointer was taken off or changed. Never deleted; an explicit
+    /// abandon releases it.
+    Disowned,
+    /// Somebody recreates it with our back-pointer as often as it is deleted. Held, so that two controllers do not
+    /// fight for ever.
+    Recreated {
+        /// How often it came back.
+        times: u32,
+    },
+    /// Admission (a policy or a webhook) refused the DELETE.
+    Refused,
+    /// RBAC refused a request.
+    Forbidden,
+    /// The API server asked for a pause.
+    Throttled {
+        /// For how long.
+        after: Duration,
+    },
+    /// Whether it exists could not be told.
+    Unknown,
+    /// The ownership policy does not let the parent manage it (any more).
+    NotManaged,
+    /// Part of the inventory is unreadable, and what is in it may depend on the object.
+    Damaged,
+}
+
+/// A reason with the API server's own words, where it had any.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Block {
+    /// Why.
+    pub reason: Reason,
+    /// The API server's words; of a Secret only code and reason. Empty where nothing was said.
+    pub words: String,
+}
+
+impl Block {
+    /// A reason without words.
+    #[must_use]
+    pub fn new(reason: Reason) -> Self {
+        Self { reason, words: String::new() }
+    }
+
+    pub(crate) fn said(reason: Reason, words: impl Into<String>) -> Self {
+        Self { reason, words: words.into() }
+    }
+}
+
+/// What the object's dependents need when it is deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Propagation {
+    /// The garbage collector takes dependents afterwards. The default.
+    #[default]
+    Background,
+    /// The object stays until its dependents are gone: for workloads that something in the plan waits for, so that
+    /// gone includes their pods.
+    Foreground,
+}
+
+/// What is on record about the object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Subject {
+    /// Which object.
+    pub id: ObjectId,
+    /// How to ask for it; updated when the kind was resolved again.
+    pub resource: ResourceKind,
+    /// Whether a CustomResourceDefinition was seen to define the kind.
+    pub defined_by_crd: bool,
+    /// The recorded incarnation.
+    pub uid: Option<Uid>,
+    /// How far the record had come.
+    pub state: EntryState,
+    /// Child or proxy.
+    pub role: Role,
+    /// How often it was recreated before.
+    pub recreations: u32,
+    /// Leave it in the cluster.
+    pub keep: bool,
+    /// The DELETE's propagation policy.
+    pub propagation: Propagation,
+    /// The DELETE's grace period, if not the object's own.
+    pub grace_period: Option<u32>,
+}
+
+impl Subject {
+    /// An object of a kind that is served as `resource`, of which nothing else is known.
+    #[must_use]
+    pub fn new(id: ObjectId, resource: ResourceKind) -> Self {
+        Self {
+            id,
+            resource,
+            defined_by_crd: false,
+            uid: None,
+            state: EntryState::Intended,
+            role: Role::Child,
+            recreations: 0,
+            keep: false,
+            propagation: Propagation::Background,
+            grace_period: None,
+        }
+    }
+}
+
+/// What to do next about one object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Step {
+    /// Read its metadata.
+    Get,
+    /// Delete it, on these preconditions.
+    Delete {
+        /// Which incarnation.
+        uid: Uid,
+        /// In which state; `None` after several rounds against a busy writer.
+        resource_version: Option<String>,
+    },
+    /// Take the manager's own finalizer off this proxy owner, whose children are gone.
+    Unguard(Live),
+    /// Take this parent's marks off and leave the object.
+    Detach(Live),
+    /// It is terminating: wait for a change, then ask [`Event::Changed`].
+    Wait,
+    /// Ask discovery how the kind is served now.
+    Resolve,
+    /// Read the CustomResourceDefinition of the kind by name.
+    ReadDefinition,
+    /// Nothing; it is done with.
+    Settle(Settled),
+    /// Nothing for now; ask again with [`Event::Changed`] later.
+    Block(Block),
+}
+
+/// What happened to one object, or what an answer said.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// A GET, a PATCH or a watch showed it.
+    Live(Live),
+    /// A DELETE was answered by a Status Success with this `details.uid`.
+    DeleteStatus(Option<Uid>),
+    /// A DELETE was answered by the object.
+    DeleteObject(Live),
+    /// Its marks were taken off.
+    Detached,
+    /// A request failed.
+    Refused(Refusal),
+    /// Discovery answered: the kind as it is served, or that it is not in its group.
+    Resolved(Option<ResourceKind>),
+    /// The kind's definition, read by name: present, or proven not found.
+    Definition {
+        /// Whether it exists.
+        exists: bool,
+    },
+    /// Nothing could be learned, and why.
+    Unknown(String),
+    /// Something may have changed, or enough time has passed; nothing is known.
+    Changed,
+}
+
+/// One object on its way out.
+#[derive(Clone, Debug)]
+pub struct Case {
+    subject: Subject,
+    authority: Authority,
+    manager_guard: Option<String>,
+    live: Option<Live>,
+    /// Rounds lost to preconditions.
+    rounds: u32,
+    /// Whether the last answer was a plain-text 404 on the version in `subject`.
+    unserved: bool,
+}
+
+impl Case {
+    /// A case about `subject`; `live` is what a list or watch showed of it, if anything.
+    #[must_use]
+    pub fn new(subject: Subject, authority: Authority, live: Option<Live>) -> Self {
+        let manager_guard = match &authority {
+            Authority::Marks { manager, .. } if subject.role == Role::Proxy => Some(manager.proxy_finalizer()),
+            _ => None,
+        };
+        Self { subject, authority, manager_guard, live, rounds: 0, unserved: false }
+    }
+
+    /// What is on record, with the UID, the recreations and the served version learned since.
+    #[must_use]
+    pub fn subject(&self) -> &Subject {
+        &self.subject
+    }
+
+    /// The latest sight of the object.
+    #[must_use]
+    pub fn live(&self) -> Option<&Live> {
+        self.live.as_ref()
+    }
+
+    /// Leaves the object in the cluster from now on.
+    pub fn keep(&mut self) {
+        self.subject.keep = true;
+    }
+
+    /// Whether the object is to stay: by policy, or because a foreign mark on it says so.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        let asked = |live: &Live| live.markers.iter().any(|m| m.verdict.keeps());
+        self.subject.keep || self.subject.state == EntryState::Detaching || self.live.as_ref().is_some_and(asked)
+    }
+
+    /// The first step, once everything that depends on the object is settled.
+    #[must_use]
+    pub fn start(&mut self) -> Step {
+        if self.subject.state == EntryState::Abandoned {
+            return Step::Settle(Settled::Abandoned);
+        }
+        self.judge()
+    }
+
+    /// The next step after `event`.
+    #[must_use]
+    pub fn on(&mut self, event: Event) -> Step {
+        match event {
+            Event::Live(live) => {
+                self.unserved = false;
+                self.live = Some(live);
+                self.judge()
+            }
+            Event::DeleteStatus(uid) if uid.is_some() && uid == self.expected() => {
+                Step::Settle(Settled::Gone(Proof::DeleteStatus))
+            }
+            Event::DeleteStatus(_) => Step::Get,
+            Event::Changed => {
+                self.rounds = 0;
+                Step::Get
+            }
+            Event::DeleteObject(live) => self.delete_answered(live),
+            Event::Detached => Step::Settle(Settled::Detached),
+            Event::Refused(refusal) => self.refused(&refusal),
+            Event::Unknown(words) => Step::Block(Block::said(Reason::Unknown, words)),
+            Event::Resolved(Some(kind)) if kind.version == self.subject.resource.version && self.unserved => {
+                // Served according to discovery, not served according to the request: one of them is behind.
+                self.unserved = false;
+                Step::Block(Block::said(Reason::Unknown, format!("{} is being brought up", kind.api_version())))
+            }
+            Event::Resolved(Some(kind)) => {
+                self.subject.resource = kind;
+                Step::Get
+            }
+            Event::Resolved(None) if self.subject.defined_by_crd => Step::ReadDefinition,
+            Event::Resolved(None) => Step::Block(Block::said(
+                Reason::Unknown,
+                format!("the API server does not serve {} at present", self.subject.id.group_kind()),
+            )),
+            Event::Definition { exists: false } if self.subject.defined_by_crd => {
+                Step::Settle(Settled::Gone(Proof::KindGone))
+            }
+            Event::Definition { .. } => Step::Block(Block::said(
+                Reason::Unknown,
+                format!("{} is defined but not served at present", self.subject.id.group_kind()),
+            )),
+        }
+    }
+
+    /// The incarnation that the last DELETE was about.
+    fn expected(&self) -> Option<Uid> {
+        self.live.as_ref().map(|l| l.uid.clone()).or_else(|| self.subject.uid.clone())
+    }
+
+    /// Judges the live object: whose it is, and what that allows.
+    fn judge(&mut self) -> Step {
+        let Some(live) = self.live.clone() else { return Step::Get };
+        let recorded = self.subject.uid.clone();
+        let same = recorded.as_ref() == Some(&live.uid);
+        if !live.is_ours(&self.authority, &self.subject.id) || (matches!(self.authority, Authority::Caller) && !same) {
+            return match recorded {
+                // Detaching took the marks off before it could be recorded.
+                _ if self.is_kept() => Step::Settle(Settled::Detached),
+                Some(_) if !same => Step::Settle(Settled::Gone(Proof::Replaced { by: live.uid })),
+                Some(_) => Step::Block(Block::new(Reason::Disowned)),
+                None => Step::Block(Block::new(Reason::Unproven)),
+            };
+        }
+        if !same {
+            if recorded.is_some() {
+                self.subject.recreations += 1;
+            }
+            self.subject.uid = Some(live.uid.clone());
+        }
+        if self.is_kept() {
+            return Step::Detach(live);
+        }
+        if self.subject.recreations >= RECREATIONS_BEFORE_HOLD {
+            return Step::Block(Block::new(Reason::Recreated { times: self.subject.recreations }));
+        }
+        if self.manager_guard.as_ref().is_some_and(|guard| live.finalizers.contains(guard)) {
+            return Step::Unguard(live);
+        }
+        if live.is_terminating() {
+            return Step::Wait;
+        }
+        let resource_version = (self.rounds < ROUNDS_WITH_RESOURCE_VERSION).then(|| live.resource_version.clone());
+        Step::Delete { uid: live.uid, resource_version }
+    }
+
+    /// A DELETE was answered by the object.
+    fn delete_answered(&mut self, live: Live) -> Step {
+        let ours = Some(&live.uid) == self.expected().as_ref();
+        let lives_on = self.subject.id.is("", "Pod") || self.subject.id.is("", "Namespace");
+        let over = ours && !lives_on && live.finalizers.is_empty() && !live.is_terminating();
+        if over {
+            return Step::Settle(Settled::Gone(Proof::DeletedObject));
+        }
+        if !ours || !live.is_terminating() {
+            return Step::Get;
+        }
+        self.live = Some(live);
+        self.judge()
+    }
+
+    /// A request was refused, or its answer was lost.
+    fn refused(&mut self, refusal: &Refusal) -> Step {
+        let block = |reason| Step::Block(Block::said(reason, refusal.words_for(&self.subject.id)));
+        match refusal.answer() {
+            answer @ Answer::NotFound { .. } if answer.names(&self.subject.resource, self.subject.id.name()) => {
+                Step::Settle(Settled::Gone(Proof::NotFound))
+            }
+            Answer::NoRoute => {
+                self.unserved = true;
+                Step::Resolve
+            }
+            Answer::UidMismatch | Answer::VersionMismatch | Answer::Conflict if self.rounds < ROUNDS_IN_A_ROW => {
+                self.rounds += 1;
+                Step::Get
+            }
+            Answer::Forbidden | Answer::Unauthorized => block(Reason::Forbidden),
+            Answer::TooManyRequests { retry_after } => {
+                block(Reason::Throttled { after: retry_after.unwrap_or(Duration::from_secs(1)) })
+            }
+            Answer::Denied { .. } | Answer::WebhookUnavailable { .. } | Answer::Invalid => block(Reason::Refused),
+            _ => block(Reason::Unknown),
+        }
+    }
+}

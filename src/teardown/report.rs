@@ -1,0 +1,140 @@
+//! What became of each object, and what blocks the rest.
+
+use std::{collections::BTreeMap, fmt};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::{
+    course::{Course, Progress},
+    proof::{Proof, Reason, Settled},
+};
+use crate::object::{ObjectId, Uid};
+
+/// An object that is not done with, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Blocker {
+    /// Which object.
+    pub id: ObjectId,
+    /// Which incarnation, where known.
+    pub uid: Option<Uid>,
+    /// Why.
+    pub reason: Reason,
+    /// The API server's own words, where it said any; of a Secret only code and reason.
+    pub words: String,
+    /// The finalizers that keep it, if it is terminating.
+    pub finalizers: Vec<String>,
+    /// What must go first: the objects that depend on it and are not gone.
+    pub dependents: Vec<ObjectId>,
+    /// Since when: its deletion timestamp, or the first time it was found blocked.
+    pub since: Option<Time>,
+}
+
+impl fmt::Display for Blocker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.id)?;
+        match &self.reason {
+            Reason::Terminating if self.finalizers.is_empty() => f.write_str("is terminating")?,
+            Reason::Terminating => write!(f, "is terminating, kept by finalizers {}", self.finalizers.join(", "))?,
+            Reason::Dependents => match self.dependents.as_slice() {
+                [one] => write!(f, "waits for {one}")?,
+                [first, rest @ ..] => write!(f, "waits for {first} and {} more", rest.len())?,
+                [] => f.write_str("waits for its dependents")?,
+            },
+            Reason::Unproven => {
+                f.write_str("has this name, but nothing proves that it is ours; abandon it to go on")?
+            }
+            Reason::Disowned => f.write_str("lost the mark that it is ours; abandon it to go on")?,
+            Reason::Recreated { times } => {
+                write!(f, "was recreated with our mark {times} times; stop what recreates it")?
+            }
+            Reason::Refused => f.write_str("admission refused its deletion")?,
+            Reason::Forbidden => f.write_str("RBAC refused the request")?,
+            Reason::Throttled { .. } => f.write_str("the API server asked for a pause")?,
+            Reason::Unknown => f.write_str("cannot tell whether it exists")?,
+            Reason::NotManaged => {
+                f.write_str("the ownership policy does not let the parent manage it; widen it or abandon the object")?
+            }
+            Reason::Damaged => f.write_str("an unreadable part of the inventory may depend on it")?,
+        }
+        if !self.words.is_empty() {
+            write!(f, ": {}", self.words)?;
+        }
+        Ok(())
+    }
+}
+
+/// An object that was left in the cluster, and for whose sake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Kept {
+    /// Which object.
+    pub id: ObjectId,
+    /// What needs it, if it is not kept by a policy of its own.
+    pub needed_by: Option<ObjectId>,
+    /// The foreign marks on it that asked for it, in words.
+    pub markers: Vec<String>,
+}
+
+/// What became of the objects of a teardown or prune.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Report {
+    /// Proven gone, each with its proof.
+    pub gone: Vec<(ObjectId, Proof)>,
+    /// Left in the cluster without our marks.
+    pub kept: Vec<Kept>,
+    /// Given up by explicit decision.
+    pub abandoned: Vec<ObjectId>,
+    /// What blocks: objects that could be acted on, were it not for the reason given.
+    pub blockers: Vec<Blocker>,
+    /// What waits for its dependents only.
+    pub waiting: Vec<Blocker>,
+}
+
+impl Report {
+    /// Whether every object is done with.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.blockers.is_empty() && self.waiting.is_empty()
+    }
+
+    /// The report of a course; `since` tells when an object was first found blocked.
+    #[must_use]
+    pub fn of(course: &Course, since: &BTreeMap<ObjectId, Time>) -> Self {
+        let mut report = Self::default();
+        let graph = course.graph();
+        for (node, case, progress) in course.progress() {
+            let id = &case.subject().id;
+            let blocker = |reason: Reason, words: String| {
+                let live = case.live().filter(|l| l.is_terminating());
+                Blocker {
+                    id: id.clone(),
+                    uid: case.subject().uid.clone(),
+                    reason,
+                    words,
+                    finalizers: live.map(|l| l.finalizers.clone()).unwrap_or_default(),
+                    dependents: course.waits_for(node).map(|n| graph.id(n).clone()).collect(),
+                    since: live.and_then(|l| l.deleting_since.clone()).or_else(|| since.get(id).cloned()),
+                }
+            };
+            match progress {
+                Progress::Settled(Settled::Gone(proof)) => report.gone.push((id.clone(), proof.clone())),
+                Progress::Settled(Settled::Abandoned) => report.abandoned.push(id.clone()),
+                Progress::Settled(Settled::Detached) => {
+                    let markers = case.live().map(|l| l.markers.iter().map(|m| m.to_string()).collect());
+                    report.kept.push(Kept {
+                        id: id.clone(),
+                        needed_by: course.kept_for(node).cloned(),
+                        markers: markers.unwrap_or_default(),
+                    });
+                }
+                Progress::Idle => report.waiting.push(blocker(Reason::Dependents, String::new())),
+                Progress::Asked => report.blockers.push(blocker(Reason::Unknown, "not answered yet".into())),
+                Progress::Waiting => report.blockers.push(blocker(Reason::Terminating, String::new())),
+                Progress::Blocked(block) => report.blockers.push(blocker(block.reason.clone(), block.words.clone())),
+            }
+        }
+        report
+    }
+}

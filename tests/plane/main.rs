@@ -1,0 +1,7 @@
+//! Everything that is shown on a real control plane: API server, garbage collector and namespace controller.
+//!
+//! One binary, so that all tests share one plane, each in namespaces of its own. A test that kills a component starts a
+//! plane of its own.
+
+mod skeleton;
+mod world;

@@ -1,0 +1,155 @@
+//! The parents and children that the scenarios are about.
+
+use std::{sync::Arc, time::Duration};
+
+use control_plane::{Plane, fixtures};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{
+    Api, Client, CustomResource, CustomResourceExt, ResourceExt,
+    api::{DeleteParams, DynamicObject, PostParams},
+};
+use kube_custody::{
+    custodian::{Builder, Custodian, Desired, Outcome, Phase},
+    object::ObjectId,
+    ownership::{
+        OwnershipPolicy,
+        proxy::{ClusterGitTrackOwner, GitTrackOwner, ProxyOwners},
+    },
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+pub const MANAGER: &str = "gittrack.example.com";
+
+/// A parent that lives in a namespace.
+#[derive(CustomResource, Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[kube(group = "faros.pusher.com", version = "v1alpha1", kind = "GitTrack", namespaced)]
+pub struct GitTrackSpec {
+    pub path: String,
+}
+
+/// Installs the kinds that every scenario uses. Applying them again changes nothing.
+pub async fn install(client: &Client) {
+    fixtures::apply_crd(client, &GitTrack::crd()).await;
+    for crd in <(GitTrackOwner, ClusterGitTrackOwner)>::crds() {
+        fixtures::apply_crd(client, &crd).await;
+    }
+}
+
+/// A client of the shared plane, with the kinds installed.
+pub async fn client() -> Client {
+    let client = Plane::shared().await.client();
+    install(&client).await;
+    client
+}
+
+/// A custodian that may do everything, with proxies.
+pub fn builder(client: Client) -> Builder<GitTrack> {
+    Custodian::<GitTrack>::builder(client, MANAGER)
+        .proxies::<GitTrackOwner, ClusterGitTrackOwner>()
+        .ownership(OwnershipPolicy::ClusterWide)
+}
+
+/// A parent, created.
+pub async fn parent(client: &Client, namespace: &str, name: &str) -> GitTrack {
+    let api = Api::<GitTrack>::namespaced(client.clone(), namespace);
+    api.create(&PostParams::default(), &GitTrack::new(name, GitTrackSpec { path: "/".into() })).await.unwrap()
+}
+
+/// The parent as it lives now.
+pub async fn reload(client: &Client, parent: &GitTrack) -> Option<GitTrack> {
+    let api = Api::<GitTrack>::namespaced(client.clone(), &parent.namespace().unwrap());
+    api.get_opt(&parent.name_any()).await.unwrap()
+}
+
+/// Deletes the parent with default propagation.
+pub async fn delete(client: &Client, parent: &GitTrack) {
+    let api = Api::<GitTrack>::namespaced(client.clone(), &parent.namespace().unwrap());
+    api.delete(&parent.name_any(), &DeleteParams::default()).await.unwrap();
+}
+
+pub fn object(value: Value) -> DynamicObject {
+    serde_json::from_value(value).unwrap()
+}
+
+pub fn config_map(namespace: &str, name: &str, depends_on: &[&str]) -> DynamicObject {
+    let mut value = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace}, "data": {"a": "1"},
+    });
+    if !depends_on.is_empty() {
+        value["metadata"]["annotations"] = json!({"config.kubernetes.io/depends-on": depends_on.join(",")});
+    }
+    object(value)
+}
+
+pub fn cluster_role(name: &str, depends_on: &[&str]) -> DynamicObject {
+    let mut value = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": [],
+    });
+    if !depends_on.is_empty() {
+        value["metadata"]["annotations"] = json!({"config.kubernetes.io/depends-on": depends_on.join(",")});
+    }
+    object(value)
+}
+
+pub fn namespace(name: &str) -> DynamicObject {
+    object(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))
+}
+
+pub fn id(text: &str) -> ObjectId {
+    text.parse().unwrap()
+}
+
+/// Reconciles until the parent stands at `phase`, at most for a minute.
+pub async fn settle(
+    custodian: &Custodian<GitTrack>,
+    client: &Client,
+    parent: &GitTrack,
+    desired: &[DynamicObject],
+) -> Outcome {
+    let mut last = None;
+    for _ in 0..240 {
+        let Some(live) = reload(client, parent).await else {
+            return last.expect("the parent was gone before the first reconcile");
+        };
+        let outcome = reconcile(custodian, &live, desired).await;
+        if matches!(outcome.phase, Phase::Applied | Phase::Released | Phase::Gone | Phase::Held(_)) {
+            return outcome;
+        }
+        last = Some(outcome);
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+    panic!("not settled: {last:#?}");
+}
+
+/// One reconcile.
+pub async fn reconcile(custodian: &Custodian<GitTrack>, parent: &GitTrack, desired: &[DynamicObject]) -> Outcome {
+    let desired = Desired::from(desired.to_vec());
+    custodian.reconcile(parent, async |_: Arc<GitTrack>| Ok::<_, std::io::Error>(desired)).await
+}
+
+/// Whether an object of this kind exists.
+pub async fn exists(client: &Client, object: &DynamicObject) -> bool {
+    live(client, object).await.is_some()
+}
+
+/// The object as it lives.
+pub async fn live(client: &Client, object: &DynamicObject) -> Option<DynamicObject> {
+    let types = object.types.as_ref().unwrap();
+    let (group, version) = types.api_version.rsplit_once('/').unwrap_or(("", &types.api_version));
+    let kind = kube::core::GroupVersionKind::gvk(group, version, &types.kind);
+    let resource = kube::api::ApiResource::from_gvk(&kind);
+    let api: Api<DynamicObject> = match object.namespace() {
+        Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    };
+    api.get_opt(&object.name_any()).await.unwrap()
+}
+
+/// A namespace with a random suffix, created.
+pub async fn new_namespace(client: &Client, prefix: &str) -> String {
+    let name = fixtures::namespace(client, prefix).await;
+    Api::<Namespace>::all(client.clone()).get(&name).await.unwrap();
+    name
+}
