@@ -10,4 +10,5 @@ pub mod manager;
 pub mod markers;
 pub mod object;
 pub mod ownership;
+pub mod status;
 pub mod teardown;

@@ -11,7 +11,7 @@ use std::{
 
 use futures::{Stream, StreamExt};
 use kube_client::{Client, api::DynamicObject, core::PartialObjectMeta};
-use kube_runtime::{WatchStreamExt, watcher};
+use kube_runtime::{WatchStreamExt, reflector::ObjectRef, watcher};
 use tokio::{
     sync::{mpsc, watch},
     task::AbortHandle,
@@ -35,6 +35,25 @@ pub struct Wakeup {
     pub uid: Uid,
     /// The child that changed or went.
     pub child: ObjectId,
+}
+
+impl Wakeup {
+    /// The parent, as a controller of kind `K` refers to it. Cluster-scoped parents have no namespace, so that a parent is
+    /// never reconciled twice at once.
+    #[must_use]
+    pub fn object_ref<K: kube_core::Resource<DynamicType = ()>>(&self) -> ObjectRef<K> {
+        let reference = ObjectRef::new(self.parent.name());
+        match self.parent.namespace() {
+            Some(namespace) => reference.within(namespace),
+            None => reference,
+        }
+    }
+
+    /// Whether the parent is of kind `K`.
+    #[must_use]
+    pub fn is_for<K: kube_core::Resource<DynamicType = ()>>(&self) -> bool {
+        self.parent.is(&K::group(&()), &K::kind(&()))
+    }
 }
 
 /// How one kind is watched in one place.

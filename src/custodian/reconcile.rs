@@ -70,6 +70,15 @@ where
         }
     }
 
+    /// What is on record for `parent`, for plans and diagnosis.
+    ///
+    /// # Errors
+    /// [`Error`] if the record could not be read.
+    pub async fn inventory(&self, parent: &K) -> Result<Loaded, Error> {
+        let reference = ParentRef::of(parent).map_err(|source| Error::Parent { source })?;
+        self.inner.store.load(&reference).await.map_err(Into::into)
+    }
+
     /// Tells the record of a parent that was restored from a backup that the parent is the one it was written for.
     ///
     /// Children that were restored along carry the old UID in their marks and stay foreign until they are adopted; what is
