@@ -10,7 +10,7 @@
 //! A message of the server is shown to people, except where it is about a Secret: an admission webhook or a
 //! validator may quote content, so of those only code and reason are kept (see [`Refusal::about`]).
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use kube_core::{Status, response::reason};
 
@@ -235,11 +235,14 @@ fn server_error(message: &str, retry_after: Option<Duration>) -> Answer {
     }
 }
 
-/// A refusal with the server's own words, ready for a status, an event or an error.
+/// A refusal with the server's own words, ready for a status, an event or an error. Cheap to clone.
 ///
 /// Displays as code, reason and message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+#[derive(Clone, PartialEq, Eq)]
+pub struct Refusal(Arc<Parts>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct Parts {
     answer: Answer,
     code: u16,
     reason: String,
@@ -255,7 +258,16 @@ impl Refusal {
     /// For a request about an object use [`Refusal::about`], which holds back what may not be shown.
     #[must_use]
     pub fn of(error: &kube_client::Error) -> Self {
-        let answer = classify(error);
+        Self::new(error, true)
+    }
+
+    /// The refusal of a request about `id`. If `id` is a Secret, the message is dropped.
+    #[must_use]
+    pub fn about(id: &ObjectId, error: &kube_client::Error) -> Self {
+        Self::new(error, quotable(id))
+    }
+
+    fn new(error: &kube_client::Error, quote: bool) -> Self {
         let (code, reason, message) = match error {
             // kube puts bodies that are no Status into the message, with a reason of its own making.
             kube_client::Error::Api(s) if s.reason == "Failed to parse error data" => (s.code, "", s.message.clone()),
@@ -263,44 +275,35 @@ impl Refusal {
             other => (0, "", causes(other)),
         };
         let message = match message.char_indices().nth(Self::MAX_MESSAGE) {
+            _ if !quote => String::new(),
             Some((end, _)) => format!("{}...", message.get(..end).unwrap_or_default()),
             None => message,
         };
-        Self { answer, code, reason: reason.to_owned(), message }
-    }
-
-    /// The refusal of a request about `id`. If `id` is a Secret, the message is dropped.
-    #[must_use]
-    pub fn about(id: &ObjectId, error: &kube_client::Error) -> Self {
-        let mut this = Self::of(error);
-        if !quotable(id) {
-            this.message.clear();
-        }
-        this
+        Self(Arc::new(Parts { answer: classify(error), code, reason: reason.to_owned(), message }))
     }
 
     /// What it means.
     #[must_use]
     pub fn answer(&self) -> &Answer {
-        &self.answer
+        &self.0.answer
     }
 
     /// The HTTP status code, or 0 if there was no readable answer.
     #[must_use]
     pub fn code(&self) -> u16 {
-        self.code
+        self.0.code
     }
 
     /// The machine-readable reason, or empty.
     #[must_use]
     pub fn reason(&self) -> &str {
-        &self.reason
+        &self.0.reason
     }
 
     /// The server's message as it came, cut if very long; empty for a Secret and where there was none.
     #[must_use]
     pub fn message(&self) -> &str {
-        &self.message
+        &self.0.message
     }
 
     /// Words for a person: code, reason and the server's message; for a Secret, code and reason only.
@@ -310,8 +313,8 @@ impl Refusal {
     }
 
     fn words(&self, quote: bool) -> String {
-        let head = match (self.code, self.reason.as_str()) {
-            (0, "") => match self.answer {
+        let head = match (self.0.code, self.0.reason.as_str()) {
+            (0, "") => match self.0.answer {
                 Answer::NotSent => "request not sent".to_owned(),
                 Answer::Unreadable => "unreadable answer".to_owned(),
                 _ => "no answer".to_owned(),
@@ -320,7 +323,13 @@ impl Refusal {
             (code, "") => code.to_string(),
             (code, reason) => format!("{code} {reason}"),
         };
-        if quote && !self.message.is_empty() { format!("{head}: {}", self.message) } else { head }
+        if quote && !self.0.message.is_empty() { format!("{head}: {}", self.0.message) } else { head }
+    }
+}
+
+impl fmt::Debug for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
     }
 }
 

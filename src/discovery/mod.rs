@@ -360,7 +360,10 @@ impl Resolver {
     async fn within<T>(&self, request: impl Future<Output = kube_client::Result<T>>) -> Result<T, Trouble> {
         match tokio::time::timeout(self.timeout, request).await {
             Ok(answer) => answer.map_err(|error| Trouble::Refused(Refusal::of(&error))),
-            Err(_) => Err(Trouble::Slow(format!("no answer within {:?}", self.timeout))),
+            Err(_) => Err(Trouble::Slow(format!(
+                "no usable answer within {:?} (clients retry 429, 503 and 504 by themselves)",
+                self.timeout
+            ))),
         }
     }
 }

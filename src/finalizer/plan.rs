@@ -30,8 +30,11 @@ pub enum Plan {
 /// again and the function is applied again, so a value that grows from several sides loses nothing.
 pub struct AnnotationUpdate<'a> {
     key: String,
-    merge: Box<dyn Fn(Option<&str>) -> Option<String> + Send + Sync + 'a>,
+    merge: Merge<'a>,
 }
+
+/// The value that was read, to the value to write.
+type Merge<'a> = Box<dyn Fn(Option<&str>) -> Option<String> + Send + Sync + 'a>;
 
 impl<'a> AnnotationUpdate<'a> {
     /// Sets annotation `key` to what `merge` makes of its present value; `None` leaves it alone.

@@ -3,5 +3,8 @@
 //! One binary, so that all tests share one plane, each in namespaces of its own. A test that kills a component starts a
 //! plane of its own.
 
+mod answer;
+mod discovery;
+mod finalizer;
 mod skeleton;
 mod world;

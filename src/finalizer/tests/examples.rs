@@ -337,12 +337,11 @@ async fn an_object_that_never_rests_is_given_up_by_name() {
 #[tokio::test]
 async fn an_annotation_grows_in_the_patch_that_adds_the_finalizer() {
     const KEY: &str = "ours.example.com/group-kinds";
-    let grow =
-        AnnotationUpdate::new(KEY, |old: Option<&str>| {
-            Some(old.map_or("Secret".to_owned(), |o| {
-                if o.contains("Secret") { o.to_owned() } else { format!("{o},Secret") }
-            }))
-        });
+    let grow = AnnotationUpdate::new(KEY, |old: Option<&str>| match old {
+        Some(old) if old.contains("Secret") => None,
+        Some(old) => Some(format!("{old},Secret")),
+        None => Some("Secret".into()),
+    });
     let second = Finalizer::new(SECOND).unwrap();
     let world = World::with("u1", &[OURS]);
     world.interfere(|state, method, calls| {
@@ -364,6 +363,20 @@ async fn an_annotation_grows_in_the_patch_that_adds_the_finalizer() {
     let ensured = second.ensure(&world.client(), &config_maps(), &target("u1"), &[more]).await.unwrap();
     assert!(matches!(ensured, Ensured::Deleting(_)));
     assert_eq!(world.state().annotation(KEY).as_deref(), Some("ConfigMap,Secret"));
+}
+
+#[tokio::test]
+async fn the_door_is_closed_for_annotations_too() {
+    let world = World::with("u1", &[OURS]);
+    world.interfere(|state, method, _| {
+        if method == "PATCH" {
+            state.delete();
+        }
+    });
+    let update = AnnotationUpdate::new("ours.example.com/k", |_: Option<&str>| Some("v".into()));
+    let ensured = ours().ensure(&world.client(), &config_maps(), &target("u1"), &[update]).await.unwrap();
+    assert!(matches!(ensured, Ensured::Deleting(_)));
+    assert_eq!(world.state().annotation("ours.example.com/k"), None);
 }
 
 #[tokio::test]
