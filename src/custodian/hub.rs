@@ -42,17 +42,22 @@ impl Wakeup {
     /// never reconciled twice at once.
     #[must_use]
     pub fn object_ref<K: kube_core::Resource<DynamicType = ()>>(&self) -> ObjectRef<K> {
-        let reference = ObjectRef::new(self.parent.name());
-        match self.parent.namespace() {
-            Some(namespace) => reference.within(namespace),
-            None => reference,
-        }
+        object_ref(&self.parent)
     }
 
     /// Whether the parent is of kind `K`.
     #[must_use]
     pub fn is_for<K: kube_core::Resource<DynamicType = ()>>(&self) -> bool {
         self.parent.is(&K::group(&()), &K::kind(&()))
+    }
+}
+
+/// An identity as a controller refers to it.
+pub(super) fn object_ref<K: kube_core::Resource<DynamicType = ()>>(id: &ObjectId) -> ObjectRef<K> {
+    let reference = ObjectRef::new(id.name());
+    match id.namespace() {
+        Some(namespace) => reference.within(namespace),
+        None => reference,
     }
 }
 

@@ -41,6 +41,7 @@ use std::{
 use futures::Stream;
 use kube_client::Client;
 use kube_core::Resource;
+use kube_runtime::reflector::ObjectRef;
 use serde::de::DeserializeOwned;
 use tokio::sync::OnceCell;
 
@@ -59,7 +60,7 @@ use crate::{
     inventory::{ClusterId, DeletionPolicy, InventoryStore},
     manager::Manager,
     object::{ObjectId, ParentRef, Uid},
-    ownership::OwnershipPolicy,
+    ownership::{BackPointer, OwnershipPolicy},
 };
 
 /// After how long a parent is looked at again that waits for a decision.
@@ -193,6 +194,37 @@ where
     #[must_use]
     pub fn manager(&self) -> &Manager {
         &self.inner.manager
+    }
+
+    /// Maps a child to its parent, for `Controller::watches`, where a controller watches kinds of children itself:
+    ///
+    /// ```no_run
+    /// # use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+    /// # use kube::{Api, Client, core::PartialObjectMeta, runtime::{Controller, watcher}};
+    /// # fn example(client: Client, custodian: kube_custody::custodian::Custodian<Namespace>) -> Controller<Namespace> {
+    /// Controller::new(Api::<Namespace>::all(client.clone()), watcher::Config::default()).watches(
+    ///     Api::<PartialObjectMeta<ConfigMap>>::all(client),
+    ///     watcher::Config::default().labels(&custodian.manager().parent_label()),
+    ///     custodian.mapper(),
+    /// )
+    /// # }
+    /// ```
+    ///
+    /// Goes by the back-pointer, so a copied label wakes nobody, whatever version an owner reference names. Cluster-scoped
+    /// parents get no namespace: `Controller::owns` would give them the child's, and run one parent several times at
+    /// once.
+    pub fn mapper<C>(&self) -> impl Fn(C) -> Option<ObjectRef<K>> + Send + Sync + 'static + use<C, K>
+    where
+        C: Resource,
+    {
+        let key = self.inner.manager.back_pointer_annotation();
+        move |child: C| {
+            let pointer = BackPointer::decode(child.meta().annotations.as_ref()?.get(&key)?).ok()?;
+            let itself = child.meta().name.as_deref() == Some(pointer.object().name())
+                && child.meta().namespace.as_deref() == pointer.object().namespace();
+            let parent = &pointer.parent().id;
+            (itself && parent.is(&K::group(&()), &K::kind(&()))).then(|| hub::object_ref(parent))
+        }
     }
 
     /// Parents that should be reconciled because one of their children changed or went.

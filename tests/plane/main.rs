@@ -7,4 +7,5 @@ mod answer;
 mod discovery;
 mod finalizer;
 mod skeleton;
+mod wakeups;
 mod world;
