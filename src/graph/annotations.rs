@@ -66,7 +66,7 @@ pub enum Error {
         reference: String,
         /// The rule it breaks.
         #[source]
-        source: object::Error,
+        source: Box<object::Error>,
     },
     /// A substitution says two groups.
     #[error(
@@ -140,7 +140,8 @@ pub fn declared(
             edges.insert(Declared { from: object.clone(), to, declared_by: DEPENDS_ON.to_owned() });
         }
     }
-    if let Some(value) = annotations.get(APPLY_TIME_MUTATION) {
+    // Nothing at all is an empty list in YAML.
+    if let Some(value) = annotations.get(APPLY_TIME_MUTATION).filter(|value| !value.trim().is_empty()) {
         for substitution in substitutions(object, value)? {
             let to = substitution.source_ref.resolve(object, scope)?;
             edges.insert(Declared { from: object.clone(), to, declared_by: APPLY_TIME_MUTATION.to_owned() });
@@ -164,7 +165,7 @@ fn depends_on_entry(
         object: object.clone(),
         annotation: DEPENDS_ON,
         reference: cut(entry),
-        source,
+        source: Box::new(source),
     })
 }
 
@@ -209,7 +210,7 @@ impl SourceRef {
             object: object.clone(),
             annotation: APPLY_TIME_MUTATION,
             reference: reference(),
-            source,
+            source: Box::new(source),
         };
         let of_version = self
             .api_version
@@ -333,12 +334,14 @@ mod tests {
             read(APPLY_TIME_MUTATION, value).unwrap(),
             ["ConfigMap a/own", "Namespace b", "Ingress.networking.k8s.io a/i", "Role.rbac.authorization.k8s.io b/r"]
         );
-        assert!(read(APPLY_TIME_MUTATION, "[]").unwrap().is_empty());
+        for nothing in ["[]", "", " "] {
+            assert!(read(APPLY_TIME_MUTATION, nothing).unwrap().is_empty(), "{nothing}");
+        }
     }
 
     #[test]
     fn a_substitution_that_cannot_be_read_is_an_error() {
-        for bad in ["", "{}", "[{}]", r#"[{"sourceRef": {"kind": "ConfigMap"}}]"#, "[", "[1]"] {
+        for bad in ["null", "{}", "[{}]", r#"[{"sourceRef": {"kind": "ConfigMap"}}]"#, "[", "[1]"] {
             let error = read(APPLY_TIME_MUTATION, bad).unwrap_err();
             assert!(matches!(error, Error::Substitutions { .. }), "{bad}: {error}");
         }

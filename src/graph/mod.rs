@@ -4,6 +4,30 @@
 //! and edges; [`DependencyGraph`] is the finished, immutable result. The module decides which edges hold and in which
 //! orders objects may be applied and deleted. It knows nothing of a cluster, of what exists, or of time.
 //!
+//! ```
+//! use kube_custody::graph::{Declared, GraphBuilder};
+//!
+//! let mut builder = GraphBuilder::new();
+//! for object in ["ConfigMap shop/settings", "Deployment.apps shop/web", "Namespace shop"] {
+//!     builder.add(object.parse()?)?;
+//! }
+//! for (from, to) in [
+//!     ("Deployment.apps shop/web", "ConfigMap shop/settings"),
+//!     ("ConfigMap shop/settings", "Namespace shop"),
+//! ] {
+//!     builder.declare(&Declared::by_api(from.parse()?, to.parse()?))?;
+//! }
+//! let graph = builder.build()?;
+//! assert_eq!(
+//!     graph.tree().to_string(),
+//!     "Namespace shop\n\
+//!      └── ConfigMap shop/settings  (api)\n    \
+//!          └── Deployment.apps shop/web  (api)\n"
+//! );
+//! assert_eq!(graph.id(graph.deletion_order()[0]).kind(), "Deployment");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Guarantees
 //! - **Required** edges (declared by the author, in code or by annotation) always hold. Where they form a cycle,
 //!   [`GraphBuilder::build`] is an error that shows the whole cycle. A record that is already stored must still be torn
@@ -22,8 +46,8 @@ mod builder;
 mod cycles;
 mod error;
 mod render;
-pub mod rules;
 mod rows;
+pub mod rules;
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +56,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use self::rows::Rows;
 pub use self::{
     annotations::Declared,
     builder::{GraphBuilder, Reason, Slot},
@@ -39,7 +64,6 @@ pub use self::{
     render::{Dot, Mermaid, Tree},
     rules::{Edges, Manifest, ManifestSet, Rule, Rules},
 };
-use self::rows::Rows;
 use crate::{
     inventory::{Edge, Requirement},
     object::{ObjectId, StableId},
