@@ -97,7 +97,8 @@ fn check_namespace(namespace: &str) -> Result<(), Error> {
 }
 
 /// Names are path segments. Most kinds demand more (a DNS subdomain), but RBAC objects may be called
-/// `system:node_x`, and only the API server knows each kind's rule.
+/// `system:node_x`, and only the API server knows each kind's rule. What would end or change the path of a request is
+/// refused: a request for `x?y` would be answered for `x`.
 fn check_name(name: &str) -> Result<(), Error> {
     if name.is_empty() {
         return Err(invalid(
@@ -109,11 +110,12 @@ fn check_name(name: &str) -> Result<(), Error> {
     if name.len() > 253 {
         return Err(invalid("name", name, "a name has at most 253 characters"));
     }
-    if name == "." || name == ".." || name.bytes().any(|b| matches!(b, b'/' | b'%') || b.is_ascii_control()) {
+    let breaks_paths = |c: char| matches!(c, '/' | '%' | '?' | '#' | '\\') || c.is_whitespace() || c.is_control();
+    if name == "." || name == ".." || name.contains(breaks_paths) {
         return Err(invalid(
             "name",
             name,
-            "a name is a path segment: not '.' or '..', and without '/', '%' and control characters",
+            "a name is a path segment: not '.' or '..', and without '/', '\\', '%', '?', '#', blanks and control characters",
         ));
     }
     Ok(())

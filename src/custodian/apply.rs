@@ -32,9 +32,13 @@ use crate::{
     inventory::{Entry, Origin, Role},
     object::{LiveRef, ObjectId, ParentRef, ResourceKind, Uid},
     ownership::{self, Claim, LiveOwner, ReferenceOptions},
-    teardown::{Live, Sequencer, get_metadata, metadata_api, patch_metadata},
+    teardown::{Live, Sequencer, get_metadata, patch_metadata},
 };
 
+/// How often one object is looked at in one pass while somebody else writes to it.
+const ROUNDS: usize = 5;
+/// After this many rounds a busy writer no longer starves the apply: it goes with the UID alone.
+const ROUNDS_WITH_RESOURCE_VERSION: usize = 3;
 /// How long a CustomResourceDefinition is waited for in one pass.
 const ESTABLISHED_WITHIN: Duration = Duration::from_secs(10);
 
@@ -47,6 +51,8 @@ pub(super) struct Applied {
     pub(super) unapplied: Vec<Unapplied>,
     /// Objects that may be adopted, once that is on record.
     pub(super) adoptions: BTreeMap<ObjectId, Uid>,
+    /// Objects that we wrote, and whose marks were changed on the way.
+    pub(super) unmarked: BTreeMap<ObjectId, Uid>,
     /// Objects that were intended in this pass and turned out to be somebody else's before anything was created.
     pub(super) never_ours: BTreeSet<ObjectId>,
 }
@@ -73,6 +79,10 @@ enum Failure {
     Problem(Problem),
     Adopt(Uid),
     NotOurs(Problem),
+    /// Created by us, and changed on its way so that nothing shows it.
+    Mutated(Uid, Problem),
+    /// Somebody changed it between our look and our write: look again.
+    Raced,
 }
 
 impl From<Problem> for Failure {
@@ -124,6 +134,11 @@ impl Pass<'_> {
                             applied.adoptions.insert(id.clone(), uid);
                             Problem::Adopting
                         }
+                        Failure::Mutated(uid, problem) => {
+                            applied.unmarked.insert(id.clone(), uid);
+                            problem
+                        }
+                        Failure::Raced => Problem::NotReady { words: "somebody else is writing to it".into() },
                         Failure::NotOurs(problem) => {
                             if self.intent.fresh.contains(id) {
                                 applied.never_ours.insert(id.clone());
@@ -163,7 +178,7 @@ impl Pass<'_> {
             }
         }
         let meta = match uid {
-            Some(_) => self.examine(id, manifest, entry, &body).await?,
+            Some(_) => self.examine(id, manifest, entry, &body, true).await?,
             None => {
                 for external in externals {
                     self.await_external(external).await?;
@@ -223,42 +238,45 @@ impl Pass<'_> {
                 let refusal = Refusal::about(id, &error);
                 match refusal.answer() {
                     Answer::AlreadyExists { terminating: true } => Err(Problem::BeingDeleted.into()),
-                    Answer::AlreadyExists { terminating: false } => self.taken(id, manifest, entry, body).await,
+                    Answer::AlreadyExists { terminating: false } => {
+                        self.examine(id, manifest, entry, body, false).await
+                    }
                     _ => Err(self.refused(id, &refusal).await.into()),
                 }
             }
         }
     }
 
-    /// The name was taken when we wanted to create.
-    async fn taken(
-        &self,
-        id: &ObjectId,
-        manifest: &Manifest,
-        entry: Option<&Entry>,
-        body: &DynamicObject,
-    ) -> Result<ObjectMeta, Failure> {
-        match get_metadata(&self.inner.client, &manifest.resource, id).await {
-            Ok(meta) => self.judge(id, manifest, entry, body, meta).await,
-            Err(refusal) => Err(self.refused(id, &refusal).await.into()),
-        }
-    }
-
-    /// The object was seen live before. If it is gone by now, it is created again.
+    /// Looks at the object that has the name, until it stands still for long enough to be judged and written.
+    ///
+    /// `create` says what is done if there is none: it is created again, or left for the next pass.
     async fn examine(
         &self,
         id: &ObjectId,
         manifest: &Manifest,
         entry: Option<&Entry>,
         body: &DynamicObject,
+        create: bool,
     ) -> Result<ObjectMeta, Failure> {
-        match get_metadata(&self.inner.client, &manifest.resource, id).await {
-            Ok(meta) => self.judge(id, manifest, entry, body, meta).await,
-            Err(refusal) if refusal.answer().names(&manifest.resource, id.name()) => {
-                Box::pin(self.create(id, manifest, entry, body)).await
+        for round in 0..ROUNDS {
+            let meta = match get_metadata(&self.inner.client, &manifest.resource, id).await {
+                Ok(meta) => meta,
+                Err(refusal) if refusal.answer().names(&manifest.resource, id.name()) => {
+                    if create {
+                        return Box::pin(self.create(id, manifest, entry, body)).await;
+                    }
+                    return Err(
+                        Problem::NotReady { words: "an earlier object of this name has just gone".into() }.into()
+                    );
+                }
+                Err(refusal) => return Err(self.refused(id, &refusal).await.into()),
+            };
+            match self.judge(id, manifest, entry, body, meta, round).await {
+                Err(Failure::Raced) => {}
+                judged => return judged,
             }
-            Err(refusal) => Err(self.refused(id, &refusal).await.into()),
         }
+        Err(Problem::NotReady { words: "somebody else is writing to it".into() }.into())
     }
 
     /// Whose is the object that has the name?
@@ -269,32 +287,56 @@ impl Pass<'_> {
         entry: Option<&Entry>,
         body: &DynamicObject,
         meta: ObjectMeta,
+        round: usize,
     ) -> Result<ObjectMeta, Failure> {
         let uid = Uid::of(&meta).ok_or(Problem::Refused { words: "the live object has no UID".into() })?;
         let recorded = entry.and_then(|e| e.uid.as_ref()) == Some(&uid);
-        let adopting = recorded && entry.is_some_and(|e| e.origin == Origin::Adopted);
         let claim = ownership::judge(&self.inner.manager, self.parent, id, &meta);
-        if claim.is_ours() || adopting {
-            if meta.deletion_timestamp.is_some() {
+        let terminating = meta.deletion_timestamp.is_some();
+        if claim.is_ours() || self.is_moved(&claim, &uid, &meta) {
+            if terminating {
                 return Err(Problem::BeingDeleted.into());
             }
-            return self.update(id, manifest, body, meta, &uid).await;
+            let pinned = round < ROUNDS_WITH_RESOURCE_VERSION;
+            return self.update(id, manifest, body, meta, &uid, pinned).await;
         }
-        if recorded {
+        let adopting = recorded && entry.is_some_and(|e| e.origin == Origin::Adopted);
+        let may_adopt = self.may_adopt(&claim, &meta);
+        if recorded && !(adopting && may_adopt) {
             return Err(Problem::Disowned.into());
         }
-        let may_adopt = match self.inner.adoption {
-            Adoption::Never => false,
-            Adoption::IfUnowned => is_unowned(&claim, &meta),
-            Adoption::Always => !matches!(claim, Claim::OtherParent { restored: false, .. }),
-        };
-        if may_adopt && meta.deletion_timestamp.is_none() {
-            return Err(Failure::Adopt(uid));
+        match may_adopt {
+            true if terminating => Err(Problem::BeingDeleted.into()),
+            true if adopting => self.update(id, manifest, body, meta, &uid, true).await,
+            true => Err(Failure::Adopt(uid)),
+            false => Err(Failure::NotOurs(Problem::Exists { owner: owner_words(&claim) })),
         }
-        Err(Failure::NotOurs(Problem::Exists { owner: owner_words(&claim) }))
     }
 
-    /// Server-side apply onto exactly this incarnation.
+    /// Whether the object is one of ours that is now desired under another API group, which serves the same object.
+    fn is_moved(&self, claim: &Claim, uid: &Uid, meta: &ObjectMeta) -> bool {
+        let Claim::Copied { names } = claim else { return false };
+        let recorded = self.intent.inventory.get(names).and_then(|e| e.uid.as_ref());
+        recorded == Some(uid)
+            && self.intent.dropped.contains(names)
+            && ownership::judge(&self.inner.manager, self.parent, names, meta).is_ours()
+    }
+
+    /// Whether the adoption policy lets us take an object that is not ours. What another parent of this manager claims is
+    /// nobody's to take; nor is what it may claim in words that we cannot read.
+    fn may_adopt(&self, claim: &Claim, meta: &ObjectMeta) -> bool {
+        if matches!(claim, Claim::OtherParent { restored: false, .. } | Claim::Unreadable(_)) {
+            return false;
+        }
+        match self.inner.adoption {
+            Adoption::Never => false,
+            Adoption::IfUnowned => is_unowned(claim, meta),
+            Adoption::Always => true,
+        }
+    }
+
+    /// Server-side apply onto exactly this incarnation. `pinned` binds it to the state that was judged as well, so that
+    /// marks that somebody changes in between, to hand the object to another parent for one, are not written over.
     async fn update(
         &self,
         id: &ObjectId,
@@ -302,26 +344,29 @@ impl Pass<'_> {
         body: &DynamicObject,
         meta: ObjectMeta,
         uid: &Uid,
+        pinned: bool,
     ) -> Result<ObjectMeta, Failure> {
         if self.inner.fingerprints.is_current(uid, body, meta.resource_version.as_deref().unwrap_or_default()) {
             return Ok(meta);
         }
         let manager = self.inner.manager.field_manager();
+        let mut judged = meta.resource_version.clone();
         if let Some(patch) = fields::adopt_update_entry(&meta, manager) {
             let patched =
                 patch_metadata(&self.inner.client, &manifest.resource, id, &Patch::Json(patch), Some(manager)).await;
-            if let Err(refusal) = patched {
-                return Err(match refusal.answer() {
-                    Answer::PatchRejected | Answer::VersionMismatch => {
-                        Problem::NotReady { words: "somebody else is writing to it".into() }
-                    }
-                    _ => self.refused(id, &refusal).await,
+            match patched {
+                Ok(patched) => judged = patched.resource_version,
+                Err(refusal) => {
+                    return Err(match refusal.answer() {
+                        Answer::PatchRejected | Answer::VersionMismatch => Failure::Raced,
+                        _ => self.refused(id, &refusal).await.into(),
+                    });
                 }
-                .into());
             }
         }
         let mut body_with_uid = body.clone();
         body_with_uid.metadata.uid = Some(uid.to_string());
+        body_with_uid.metadata.resource_version = judged.filter(|_| pinned);
         let params = PatchParams {
             field_manager: Some(manager.to_owned()),
             force: self.inner.force_conflicts,
@@ -332,21 +377,19 @@ impl Pass<'_> {
             Err(error) => {
                 let refusal = Refusal::about(id, &error);
                 Err(match refusal.answer() {
-                    Answer::FieldConflict => Problem::FieldConflict { words: refusal.words_for(id) },
-                    Answer::UidMismatch | Answer::NothingToApply | Answer::VersionMismatch => {
-                        Problem::NotReady { words: "it was replaced while it was being applied".into() }
-                    }
-                    _ => self.refused(id, &refusal).await,
-                }
-                .into())
+                    Answer::FieldConflict => Problem::FieldConflict { words: refusal.words_for(id) }.into(),
+                    Answer::UidMismatch | Answer::NothingToApply | Answer::VersionMismatch => Failure::Raced,
+                    _ => self.refused(id, &refusal).await.into(),
+                })
             }
         }
     }
 
     /// A mutating webhook may have changed what we rely on.
     fn check_answer(&self, id: &ObjectId, body: &DynamicObject, meta: ObjectMeta) -> Result<ObjectMeta, Failure> {
-        let mutated = |words: &str| Failure::Problem(Problem::Mutated { words: words.to_owned() });
-        let Some(uid) = Uid::of(&meta) else { return Err(mutated("it has no UID")) };
+        let problem = |words: &str| Problem::Mutated { words: words.to_owned() };
+        let Some(uid) = Uid::of(&meta) else { return Err(problem("it has no UID").into()) };
+        let mutated = |words: &str| Failure::Mutated(uid.clone(), problem(words));
         if meta.name.as_deref() != Some(id.name()) || meta.namespace.as_deref() != id.namespace() {
             return Err(mutated("its name or namespace is another one now"));
         }
@@ -428,16 +471,5 @@ fn owner_words(claim: &Claim) -> String {
         Claim::Unreadable(reason) => format!("of unknown ownership ({reason})"),
         Claim::Copied { names } => format!("not ours (it carries a copy of the marks of {names})"),
         _ => "not ours".into(),
-    }
-}
-
-/// Whether a name is free for the taking is the API server's to say; kept here so that the metadata API stays in one place.
-pub(super) async fn exists(inner: &Inner, resource: &ResourceKind, id: &ObjectId) -> Result<bool, Refusal> {
-    match metadata_api(&inner.client, resource, id.namespace()).get(id.name()).await {
-        Ok(_) => Ok(true),
-        Err(error) => {
-            let refusal = Refusal::about(id, &error);
-            if refusal.answer().names(resource, id.name()) { Ok(false) } else { Err(refusal) }
-        }
     }
 }

@@ -30,6 +30,9 @@ pub enum Error {
     /// Two manifests describe one object, perhaps in two versions.
     #[error("{0} is in the desired set twice: remove one of the manifests")]
     Duplicate(ObjectId),
+    /// Two manifests describe one object, which the API server serves under both groups.
+    #[error("{0} and {1} are one object, served under two API groups: remove one of the manifests")]
+    TwoGroups(ObjectId, ObjectId),
     /// A manifest carries a field that only the API server, or another party, may write.
     #[error("{id} carries metadata.{field}: remove it from the manifest; {why}")]
     Field {
@@ -160,10 +163,16 @@ impl Desired {
     /// The checked set, by identity.
     pub(crate) fn check(self, manager: &Manager) -> Result<Checked, Error> {
         let mut objects = BTreeMap::new();
+        let mut stored = BTreeMap::new();
         for (position, object) in self.objects.into_iter().enumerate() {
             let id = ObjectId::of(&object).map_err(|source| Error::Identity { position, source })?;
             check_fields(&id, &object)?;
             check_keys(&id, &object, manager)?;
+            let place =
+                (stored_group(&id), id.kind().to_owned(), id.namespace().map(str::to_owned), id.name().to_owned());
+            if let Some(other) = stored.insert(place, id.clone()).filter(|other| *other != id) {
+                return Err(Error::TwoGroups(other, id));
+            }
             if objects.insert(id.clone(), object).is_some() {
                 return Err(Error::Duplicate(id));
             }
@@ -200,6 +209,20 @@ pub(crate) struct Checked {
 /// The version that a manifest is written in.
 pub(crate) fn version_of(types: &TypeMeta) -> &str {
     types.api_version.rsplit('/').next().unwrap_or_default()
+}
+
+/// The group under which the API server stores a built-in kind that it serves, or served, under two.
+fn stored_group(id: &ObjectId) -> String {
+    const TWICE: [(&str, &str, &str); 6] = [
+        ("events.k8s.io", "Event", ""),
+        ("extensions", "DaemonSet", "apps"),
+        ("extensions", "Deployment", "apps"),
+        ("extensions", "ReplicaSet", "apps"),
+        ("extensions", "Ingress", "networking.k8s.io"),
+        ("extensions", "NetworkPolicy", "networking.k8s.io"),
+    ];
+    let twice = TWICE.iter().find(|(group, kind, _)| id.is(group, kind));
+    twice.map_or(id.group(), |(_, _, stored)| stored).to_owned()
 }
 
 fn check_fields(id: &ObjectId, object: &DynamicObject) -> Result<(), Error> {
@@ -289,6 +312,22 @@ mod tests {
             )
         };
         assert!(matches!(check(vec![twice("v1"), twice("v1beta1")]), Err(Error::Duplicate(_))));
+    }
+
+    #[test]
+    fn c33_one_object_under_two_groups_is_a_duplicate() {
+        let named = |api_version: &str, kind: &str| {
+            object(json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "x", "namespace": "a"}}))
+        };
+        let events = [named("v1", "Event"), named("events.k8s.io/v1", "Event")];
+        for set in [events.to_vec(), events.iter().rev().cloned().collect()] {
+            assert!(matches!(check(set), Err(Error::TwoGroups(..))));
+        }
+        let ingresses = vec![named("extensions/v1beta1", "Ingress"), named("networking.k8s.io/v1", "Ingress")];
+        assert!(matches!(check(ingresses), Err(Error::TwoGroups(..))));
+        // Custom resources of two groups are two objects.
+        let custom = vec![named("a.example.com/v1", "Ingress"), named("b.example.com/v1", "Ingress")];
+        assert!(check(custom).is_ok());
     }
 
     #[test]

@@ -71,7 +71,7 @@ fn unite(into: &mut Value, more: &Value) {
 ///
 /// Held in memory only: a hash of a manifest is not to be stored, since a manifest may be a Secret.
 #[derive(Debug, Default)]
-pub(super) struct Fingerprints(Mutex<BTreeMap<Uid, ([u8; 32], String)>>);
+pub(crate) struct Fingerprints(Mutex<BTreeMap<Uid, ([u8; 32], String)>>);
 
 impl Fingerprints {
     fn hash(body: &DynamicObject) -> Option<[u8; 32]> {

@@ -10,11 +10,13 @@ use tokio::time::Instant;
 
 use super::{
     Inner, LOOK_AGAIN, WAIT,
+    fields::Fingerprints,
     outcome::{Hold, Outcome, Phase},
     reconcile::{carries, removal_graph},
 };
 use crate::{
     finalizer::Released,
+    graph::Node,
     inventory::{self, Damage, Decision, DeletionPolicy, EntryState, Inventory, Loaded, Role, SaveOptions, Version},
     object::{GroupKind, LiveRef, ObjectId, ParentRef, Uid},
     teardown::{
@@ -132,12 +134,19 @@ impl Removal {
     }
 
     /// Writes what was learned into the record: what is done with leaves it. Returns whether anything changed.
-    pub(super) fn record(&self, inventory: &mut Inventory) -> bool {
+    pub(super) fn record(&self, inventory: &mut Inventory, fingerprints: &Fingerprints) -> bool {
         let mut changed = false;
-        for (_, case, progress) in self.course.progress() {
+        for (node, case, progress) in self.course.progress() {
             let subject = case.subject();
             match progress {
+                // Left in the cluster, and remembered as long as something that it needs is ours to delete.
+                Progress::Settled(Settled::Detached) if self.needs_ours(node, inventory) => {
+                    let Some(entry) = inventory.get_mut(&subject.id) else { continue };
+                    changed |= entry.state != EntryState::Detaching;
+                    entry.state = EntryState::Detaching;
+                }
                 Progress::Settled(Settled::Gone(_) | Settled::Detached | Settled::Abandoned) => {
+                    subject.uid.iter().for_each(|uid| fingerprints.forget(uid));
                     changed |= inventory.remove(&subject.id).is_some();
                 }
                 _ => {
@@ -154,6 +163,14 @@ impl Removal {
             }
         }
         changed
+    }
+
+    /// Whether something that the object of `node` needs to live is on record, and not done with.
+    fn needs_ours(&self, node: Node, inventory: &Inventory) -> bool {
+        let graph = self.course.graph();
+        let ours = |n: &Node| inventory.get(graph.id(*n)).is_some_and(|e| e.role == Role::Child);
+        let open = |n: &Node| !matches!(self.course.progress_of(*n), Some(Progress::Settled(_)));
+        self.course.needed_by(node).iter().any(|n| ours(n) && open(n))
     }
 
     /// When to look again if nothing changes before.
@@ -268,7 +285,7 @@ impl Inner {
             );
         }
         if let Some(mut version) = version {
-            if removal.record(&mut inventory) {
+            if removal.record(&mut inventory, &self.fingerprints) {
                 version = self.store.save(&inventory, SaveOptions::replace(version)).await?;
             }
             let session = Session { removal, version };

@@ -10,7 +10,7 @@ use std::{
 use kube_core::DynamicObject;
 
 use super::{
-    desired::Checked,
+    desired::{Checked, version_of},
     outcome::{Problem, Unapplied},
 };
 use crate::{
@@ -245,7 +245,10 @@ impl Rulebook {
                 continue;
             };
             let owner = placement.owner_of(&id).cloned();
-            manifests.insert(id, Manifest { object, resource: resource.clone(), role: Role::Child, owner });
+            // Objects of one kind may be written in several versions.
+            let version = object.types.as_ref().map(version_of).unwrap_or(&resource.version).to_owned();
+            let resource = ResourceKind { version, ..resource.clone() };
+            manifests.insert(id, Manifest { object, resource, role: Role::Child, owner });
         }
         if let Some(kinds) = &self.proxies {
             for (place, id) in placement.proxies() {
@@ -272,7 +275,10 @@ impl Rulebook {
         inventory.held.extend(known.holds.iter().cloned());
         let mut fresh = BTreeSet::new();
         for (id, manifest) in manifests {
-            let before = inventory.get(id).cloned();
+            // What was given up or left in the cluster is no longer ours. Wanted again, it is a new object, and whoever has
+            // the name by now is judged like any other.
+            let ours = |e: &&Entry| !matches!(e.state, EntryState::Detaching | EntryState::Abandoned);
+            let before = inventory.get(id).filter(ours).cloned();
             let mut entry = before.unwrap_or_else(|| {
                 fresh.insert(id.clone());
                 Entry::intended(id.clone(), &manifest.resource)
@@ -289,10 +295,6 @@ impl Rulebook {
             let asked = deletion.get(id).copied();
             let by_origin = if entry.origin == Origin::Adopted { DeletionPolicy::Keep } else { DeletionPolicy::Delete };
             entry.deletion = asked.unwrap_or(by_origin);
-            if matches!(entry.state, EntryState::Detaching | EntryState::Abandoned) {
-                // Wanted again: what becomes of it is for its live marks to say.
-                entry.state = EntryState::Intended;
-            }
             entry.edges = graph.node(id).map(|node| graph.inventory_edges(node)).unwrap_or_default();
             inventory.insert(entry);
         }

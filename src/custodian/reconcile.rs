@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::{
     Custodian, Desired, Error, Inner, LOOK_AGAIN, WAIT,
-    apply::Pass,
+    apply::{Applied, Pass},
     desired::Checked,
     finalize::Removal,
     intent::{self, Intent, Known},
@@ -22,7 +22,7 @@ use super::{
 use crate::{
     answer::Answer,
     finalizer::{AnnotationUpdate, Ensured},
-    inventory::{self, EntryState, Inventory, Loaded, Origin, Role, SaveOptions, Snapshot},
+    inventory::{self, DeletionPolicy, Entry, EntryState, Inventory, Loaded, Origin, Role, SaveOptions, Snapshot},
     object::{GroupKind, LiveRef, ObjectId, ParentRef, Uid},
     teardown::{Live, get_metadata},
 };
@@ -322,7 +322,7 @@ impl Inner {
         outcome.unapplied.extend(intent.unapplied.iter().chain(&applied.unapplied).cloned());
 
         let mut inventory = intent.inventory.clone();
-        record(&mut inventory, &applied.live, &applied.adoptions, &applied.never_ours);
+        record(&mut inventory, &applied, &intent.dropped);
         if inventory != intent.inventory {
             version =
                 self.store.save(&inventory, SaveOptions::replace(version)).await.map_err(|e| Carried::of(parent, e))?;
@@ -360,12 +360,15 @@ impl Inner {
         version: inventory::Version,
         outcome: &mut Outcome,
     ) -> Result<(), inventory::Error> {
-        if intent.dropped.is_empty() {
+        // What was left in the cluster is on record only for the sake of what it needs.
+        let left = |e: &Entry| e.state == EntryState::Detaching;
+        let going: Vec<_> = intent.dropped.iter().filter_map(|id| inventory.get(id)).collect();
+        if going.iter().all(|e| left(e)) {
             return Ok(());
         }
-        let children = |id: &&ObjectId| inventory.get(id).is_some_and(|e| e.role == Role::Child);
-        let pruned = intent.dropped.iter().filter(children).count();
-        let of = inventory.entries().filter(|e| e.role == Role::Child).count();
+        let children = |e: &&Entry| e.role == Role::Child && !left(e);
+        let pruned = going.iter().copied().filter(children).count();
+        let of = inventory.entries().filter(children).count();
         let desired_is_empty = !intent.manifests.values().any(|m| m.role == Role::Child);
         if !self.guard.admits(pruned, of, desired_is_empty) {
             outcome.phase = Phase::Held(Hold::Guarded { pruned, of });
@@ -382,7 +385,7 @@ impl Inner {
         let mut removal = Removal::new(self, parent, inventory, Some(&intent.dropped)).await;
         removal.run(Some(Instant::now() + self.slice)).await;
         outcome.removal = removal.report();
-        let changed = removal.record(inventory);
+        let changed = removal.record(inventory, &self.fingerprints);
         if changed {
             self.store.save(inventory, SaveOptions::replace(version)).await?;
         }
@@ -436,28 +439,31 @@ fn lost_proxies(inventory: &Inventory, seen: &BTreeMap<ObjectId, Live>) -> BTree
 }
 
 /// Writes what an apply pass learned into the record.
-fn record(
-    inventory: &mut Inventory,
-    live: &BTreeMap<ObjectId, Uid>,
-    adoptions: &BTreeMap<ObjectId, Uid>,
-    never_ours: &BTreeSet<ObjectId>,
-) {
-    for (id, uid) in live {
+fn record(inventory: &mut Inventory, applied: &Applied, dropped: &BTreeSet<ObjectId>) {
+    for (id, uid) in applied.live.iter().chain(&applied.unmarked) {
         if let Some(entry) = inventory.get_mut(id) {
             entry.uid = Some(uid.clone());
             entry.state = EntryState::Recorded;
         }
     }
-    for (id, uid) in adoptions {
+    for (id, uid) in &applied.adoptions {
         if let Some(entry) = inventory.get_mut(id) {
             // On record as adopted before our marks go onto it: a crash in between must not make it ours to delete.
             entry.uid = Some(uid.clone());
+            entry.state = EntryState::Recorded;
             entry.origin = Origin::Adopted;
-            entry.deletion = crate::inventory::DeletionPolicy::Keep;
+            entry.deletion = DeletionPolicy::Keep;
         }
     }
-    for id in never_ours.iter().filter(|id| !adoptions.contains_key(*id)) {
+    for id in applied.never_ours.iter().filter(|id| !applied.adoptions.contains_key(*id)) {
         inventory.remove(id);
+    }
+    // One object that several API groups serve, and that is desired under another group now: its new entry speaks for it.
+    let desired: BTreeSet<&Uid> = applied.live.values().collect();
+    for id in dropped {
+        if inventory.get(id).and_then(|e| e.uid.as_ref()).is_some_and(|uid| desired.contains(uid)) {
+            inventory.remove(id);
+        }
     }
 }
 

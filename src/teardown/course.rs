@@ -194,6 +194,11 @@ impl Course {
         self.unsettled == 0
     }
 
+    /// What `node` would need to live if it stays: what it requires, its Namespace, the definition of its kind.
+    pub(crate) fn needed_by(&self, node: Node) -> Vec<Node> {
+        policy::needed_by_kept(self.sequencer.graph(), node, |n| self.case(n).map(Case::subject))
+    }
+
     /// Number of objects that are not done with.
     #[must_use]
     pub fn unsettled(&self) -> usize {

@@ -4,6 +4,7 @@
 //! plane of its own.
 
 mod answer;
+mod bad_input;
 mod discovery;
 mod finalizer;
 mod skeleton;

@@ -6,7 +6,8 @@ use control_plane::{Plane, fixtures};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, Client, CustomResource, CustomResourceExt, ResourceExt,
-    api::{DeleteParams, DynamicObject, PostParams},
+    api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
+    core::GroupVersionKind,
 };
 use kube_custody::{
     custodian::{Builder, Custodian, Desired, Outcome, Phase},
@@ -136,15 +137,7 @@ pub async fn exists(client: &Client, object: &DynamicObject) -> bool {
 
 /// The object as it lives.
 pub async fn live(client: &Client, object: &DynamicObject) -> Option<DynamicObject> {
-    let types = object.types.as_ref().unwrap();
-    let (group, version) = types.api_version.rsplit_once('/').unwrap_or(("", &types.api_version));
-    let kind = kube::core::GroupVersionKind::gvk(group, version, &types.kind);
-    let resource = kube::api::ApiResource::from_gvk(&kind);
-    let api: Api<DynamicObject> = match object.namespace() {
-        Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource),
-        None => Api::all_with(client.clone(), &resource),
-    };
-    api.get_opt(&object.name_any()).await.unwrap()
+    api_of(client, object).get_opt(&object.name_any()).await.unwrap()
 }
 
 /// A namespace with a random suffix, created.
@@ -152,4 +145,81 @@ pub async fn new_namespace(client: &Client, prefix: &str) -> String {
     let name = fixtures::namespace(client, prefix).await;
     Api::<Namespace>::all(client.clone()).get(&name).await.unwrap();
     name
+}
+
+/// Creates an object as somebody else would.
+pub async fn create(client: &Client, object: &DynamicObject) -> DynamicObject {
+    api_of(client, object).create(&PostParams::default(), object).await.unwrap()
+}
+
+/// Merges a patch into an object, as somebody else would.
+pub async fn patch(client: &Client, object: &DynamicObject, patch: Value) -> DynamicObject {
+    let api = api_of(client, object);
+    api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await.unwrap()
+}
+
+/// Deletes an object, as somebody else would; it may be gone already.
+pub async fn remove(client: &Client, object: &DynamicObject) {
+    fixtures::delete(&api_of(client, object), &object.name_any()).await;
+}
+
+/// The API of an object's kind, where it lives.
+pub fn api_of(client: &Client, object: &DynamicObject) -> Api<DynamicObject> {
+    let types = object.types.as_ref().unwrap();
+    let (group, version) = types.api_version.rsplit_once('/').unwrap_or(("", &types.api_version));
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &types.kind));
+    match object.namespace() {
+        Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    }
+}
+
+/// The definition of a kind `Widget` in a group that no other test uses, in several versions, served or not.
+pub fn definition(unique: &str, versions: &[(&str, bool)]) -> DynamicObject {
+    let group = group_of(unique);
+    let versions: Vec<_> = versions
+        .iter()
+        .enumerate()
+        .map(|(i, (name, served))| {
+            json!({
+                "name": name, "served": served, "storage": i == 0,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+            })
+        })
+        .collect();
+    object(json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("widgets.{group}")},
+        "spec": {
+            "group": group, "scope": "Namespaced", "versions": versions,
+            "names": {"plural": "widgets", "singular": "widget", "kind": "Widget"},
+        },
+    }))
+}
+
+fn group_of(unique: &str) -> String {
+    format!("{unique}.example.com")
+}
+
+/// A `Widget` of the group of [`definition`], in the namespace called `unique`.
+pub fn custom(unique: &str, version: &str, name: &str) -> DynamicObject {
+    object(json!({
+        "apiVersion": format!("{}/{version}", group_of(unique)), "kind": "Widget",
+        "metadata": {"name": name, "namespace": unique}, "spec": {"a": 1},
+    }))
+}
+
+/// Reconciles until everything that can be applied is, and something cannot.
+pub async fn eventually_unapplied(
+    custodian: &Custodian<GitTrack>,
+    client: &Client,
+    parent: &GitTrack,
+    desired: &[DynamicObject],
+) -> Outcome {
+    fixtures::eventually("something cannot be applied", async || {
+        let outcome = reconcile(custodian, &reload(client, parent).await?, desired).await;
+        let known = outcome.applied.len() + outcome.unapplied.len() >= desired.len();
+        (known && outcome.unapplied.len() == 1 || outcome.error.is_some()).then_some(outcome)
+    })
+    .await
 }
