@@ -15,7 +15,7 @@ use std::{
     io::{Read, Write},
 };
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::IgnoredAny};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
 use super::{DeletionPolicy, Edge, Entry, EntryState, Origin, Requirement, Role, dependents::Counts};
@@ -114,10 +114,11 @@ impl Sealer {
         Check::over([self.parent.as_bytes().as_slice(), kind.as_bytes(), body.as_bytes()])
     }
 
-    /// `value`, which serialises as a JSON object with at least one member, as text that ends with its checksum.
+    /// `value` as JSON whose last member, `check`, is set to the checksum over what precedes it.
     pub(super) fn seal<T: Serialize>(&self, kind: &str, value: &T) -> Result<(String, Check), serde_json::Error> {
         let mut text = serde_json::to_string(value)?;
-        text.pop();
+        let body = text.strip_suffix(&format!("{SEAL}{}\"}}", Check::default())).map(str::len);
+        text.truncate(body.ok_or_else(|| serde::ser::Error::custom("its last member is not an empty checksum"))?);
         let check = self.check(kind, &text);
         text.push_str(SEAL);
         text.push_str(&check.to_string());
@@ -179,8 +180,7 @@ struct StoredEntry<'a> {
     dependents: u32,
     #[serde(default, skip_serializing_if = "is_default")]
     recreations: u32,
-    #[serde(default, skip_serializing)]
-    check: IgnoredAny,
+    check: Check,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -267,7 +267,7 @@ impl Draft {
                 edges: stored_edges,
                 dependents,
                 recreations: *recreations,
-                check: IgnoredAny,
+                check: Check::default(),
             };
             let (text, check) = sealer.seal(ENTRY, &stored)?;
             draft.entries.push(EncodedEntry { id: *id, dependents, check, text });
@@ -434,11 +434,11 @@ mod tests {
     #[test]
     fn s09_an_entry_without_a_name_is_damage_even_under_a_right_checksum() {
         let sealer = Sealer::new(&parent("a", "1").id);
-        let text = |name: &str| {
-            let value = serde_json::json!({
-                "kind": "ConfigMap", "name": name, "version": "v1", "plural": "configmaps", "state": "intended",
-            });
-            sealer.seal(ENTRY, &value).unwrap().0
+        let text = |name: &'static str| {
+            let inventory = inventory(&parent("a", "1"), 1);
+            let (draft, _) = draft_of(&inventory);
+            let stored = sealer.open::<StoredEntry<'_>>(ENTRY, &draft.entries[0].text).unwrap().0;
+            sealer.seal(ENTRY, &StoredEntry { name: name.into(), check: Check::default(), ..stored }).unwrap().0
         };
         assert!(decode_entry(&text("x"), &Requirements::default(), &sealer).is_ok());
         assert!(decode_entry(&text(""), &Requirements::default(), &sealer).unwrap_err().contains("needs a name"));

@@ -39,8 +39,3 @@ pub(super) fn report(inventory: &mut Inventory, hidden: &Counts) {
         entry.dependents = counts.get(&entry.id.stable_id()).copied().unwrap_or(0);
     }
 }
-
-/// The numbers that `inventory` carries, as a store recorded them.
-pub(super) fn recorded(inventory: &Inventory) -> Counts {
-    inventory.entries().filter(|e| e.dependents > 0).map(|e| (e.id.stable_id(), e.dependents)).collect()
-}

@@ -175,6 +175,11 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn conforms() {
+        crate::inventory::conformance::all(&MemoryStore::new(), &|name| parent(name, "1")).await;
+    }
+
+    #[tokio::test]
     async fn s09_an_unreadable_entry_is_named_and_what_it_needs_shows_it() {
         let (store, parent, version) = created(3).await;
         assert!(store.damage(&parent.id, &id("n2")));

@@ -6,6 +6,9 @@
 //! abandoned by an explicit decision. A missing inventory proves nothing.
 
 mod codec;
+pub mod configmap;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 mod dependents;
 mod memory;
 mod shards;
@@ -20,6 +23,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+pub use self::configmap::ConfigMapStore;
 pub use self::memory::MemoryStore;
 pub use self::store::{Damage, Error, InventoryStore, Loaded, SaveOptions, Snapshot, Version};
 use crate::object::{ObjectId, ParentRef, ResourceKind, Scope, StableId, Uid};

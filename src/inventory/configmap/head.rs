@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned, de::IgnoredAny};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     inventory::{
@@ -57,8 +57,7 @@ pub(super) struct RootHead {
     /// What was found missing, by all loads so far.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) lost: BTreeSet<String>,
-    #[serde(default, skip_serializing)]
-    check: IgnoredAny,
+    pub(super) check: Check,
 }
 
 impl RootHead {
@@ -80,7 +79,7 @@ impl RootHead {
             deleting: None,
             tally: Tally::of(&BTreeMap::new()),
             lost: BTreeSet::new(),
-            check: IgnoredAny,
+            check: Check::default(),
         }
     }
 
@@ -107,8 +106,7 @@ pub(super) struct ShardHead {
     pub(super) tally: Tally,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) lost: BTreeSet<String>,
-    #[serde(default, skip_serializing)]
-    check: IgnoredAny,
+    pub(super) check: Check,
 }
 
 impl ShardHead {
@@ -120,7 +118,7 @@ impl ShardHead {
             moving: None,
             tally: Tally::of(&BTreeMap::new()),
             lost: BTreeSet::new(),
-            check: IgnoredAny,
+            check: Check::default(),
         }
     }
 }
@@ -130,7 +128,7 @@ pub(super) trait Head: Serialize + DeserializeOwned + Clone {
     const KIND: &'static str;
     fn tally(&self) -> Tally;
     fn lost(&self) -> &BTreeSet<String>;
-    /// The same head over other entries.
+    /// The same head over other entries, without a checksum yet.
     fn over(self, tally: Tally, lost: BTreeSet<String>) -> Self;
     fn format(&self) -> &str;
 
@@ -145,7 +143,10 @@ pub(super) trait Head: Serialize + DeserializeOwned + Clone {
         let mut problem = "it holds no inventory".to_owned();
         for text in KEYS.iter().filter_map(|key| texts.get(*key)) {
             match sealer.open::<Self>(Self::KIND, text) {
-                Ok((head, _)) if head.format() == FORMAT => return Ok(head),
+                Ok((head, _)) if head.format() == FORMAT => {
+                    let (tally, lost) = (head.tally(), head.lost().clone());
+                    return Ok(head.over(tally, lost));
+                }
                 Ok((head, _)) => problem = unknown_format(head.format()),
                 Err(e) => problem = diagnose(text).unwrap_or_else(|| format!("its head is unreadable: {e}")),
             }
@@ -175,7 +176,7 @@ impl Head for RootHead {
         &self.lost
     }
     fn over(self, tally: Tally, lost: BTreeSet<String>) -> Self {
-        Self { tally, lost, ..self }
+        Self { tally, lost, check: Check::default(), ..self }
     }
     fn format(&self) -> &str {
         &self.format
@@ -191,7 +192,7 @@ impl Head for ShardHead {
         &self.lost
     }
     fn over(self, tally: Tally, lost: BTreeSet<String>) -> Self {
-        Self { tally, lost, ..self }
+        Self { tally, lost, check: Check::default(), ..self }
     }
     fn format(&self) -> &str {
         &self.format
@@ -202,5 +203,5 @@ impl Head for ShardHead {
 pub(super) fn tag(epoch: u64, tallies: impl IntoIterator<Item = Tally>) -> String {
     let digests: Vec<_> = tallies.into_iter().map(|tally| tally.digest.to_string().into_bytes()).collect();
     let epoch = epoch.to_be_bytes();
-    Check::over(digests.iter().map(Vec::as_slice).chain([epoch.as_slice()])).to_string()
+    Check::over(digests.iter().map(Vec::as_slice).chain([epoch.as_slice()])).to_string().chars().take(12).collect()
 }

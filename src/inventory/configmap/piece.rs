@@ -7,11 +7,11 @@ use k8s_openapi::{
     api::core::v1::ConfigMap,
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use serde::{Deserialize, Serialize, de::IgnoredAny};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{
-    head::{self, Head},
+    head::Head,
     names::Naming,
 };
 use crate::{
@@ -34,6 +34,11 @@ const PACKED: &str = "entries.gz";
 const RAISED: &str = "raised";
 /// Key prefix of packed entries that could not be read whole and are kept; a hash follows.
 const QUARANTINE: &str = "quarantine.";
+
+/// Key of an entry's text.
+pub(super) fn entry_key(id: &StableId) -> String {
+    format!("{ENTRY}{id}")
+}
 
 /// What a request needs to know of an object's metadata.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -117,8 +122,7 @@ pub(super) struct Reading<H> {
 #[serde(deny_unknown_fields)]
 struct Raised {
     raised: Counts,
-    #[serde(default, skip_serializing)]
-    check: IgnoredAny,
+    check: Check,
 }
 
 /// Reads the entries of `object` under `head`.
@@ -286,7 +290,7 @@ impl Content {
         let mut bytes = BTreeMap::new();
         match body {
             Some(Body::Plain(draft)) => {
-                texts.extend(draft.entries.iter().map(|e| (format!("{ENTRY}{}", e.id), e.text.clone())));
+                texts.extend(draft.entries.iter().map(|e| (entry_key(&e.id), e.text.clone())));
                 texts.extend(draft.requirements.iter().map(|(n, text)| (format!("{REQUIREMENT}{n}"), text.clone())));
             }
             Some(Body::Packed(_, packed)) => {
@@ -326,7 +330,7 @@ impl Content {
 }
 
 fn raised_text(raised: Counts, sealer: &Sealer) -> Result<String, serde_json::Error> {
-    sealer.seal(RAISED, &Raised { raised, check: IgnoredAny }).map(|(text, _)| text)
+    sealer.seal(RAISED, &Raised { raised, check: Check::default() }).map(|(text, _)| text)
 }
 
 /// A change of one object's content, as the `data` and `binaryData` of a merge patch.
@@ -347,6 +351,10 @@ impl Change {
     pub(super) fn raised(raised: Counts, sealer: &Sealer) -> Result<Self, serde_json::Error> {
         let text = if raised.is_empty() { Value::Null } else { raised_text(raised, sealer)?.into() };
         Ok(Self { data: Map::from_iter([(RAISED.to_owned(), text)]), binary_data: Map::new() })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.data.is_empty() && self.binary_data.is_empty()
     }
 
     /// The patch, conditional on what was seen.
@@ -389,10 +397,12 @@ impl<H: Head> Piece<H> {
         (change, size)
     }
 
-    /// Drops unreadable texts of entries that are written again in another form.
-    pub(super) fn supersede(&self, change: &mut Change, body: &Body) {
-        for entry in &body.draft().entries {
-            let key = format!("{ENTRY}{}", entry.id);
+    /// Drops unreadable texts of entries that are written again, in another form or another object.
+    pub(super) fn supersede<'a>(&self, change: &mut Change, written: impl Iterator<Item = &'a StableId>) {
+        if self.held.unreadable.texts.is_empty() {
+            return;
+        }
+        for key in written.map(entry_key) {
             if self.held.unreadable.texts.contains_key(&key) {
                 change.data.entry(key).or_insert(Value::Null);
             }
@@ -422,7 +432,3 @@ pub(super) fn same_content(stored: &ConfigMap, ours: &ConfigMap) -> bool {
     let bytes = |object: &ConfigMap| object.binary_data.clone().unwrap_or_default();
     stored.data == ours.data && bytes(stored) == bytes(ours)
 }
-
-/// The head's keys, for tests.
-#[cfg(test)]
-pub(super) const HEAD_KEYS: [&str; 2] = head::KEYS;

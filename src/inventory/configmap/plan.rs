@@ -16,12 +16,14 @@
 //!    this fails and what was created here is united in;
 //! 6. the old objects are let go.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::ConfigMap;
 
 use super::{
     head::{Head, RootHead, ShardHead, Shards, tag},
     names::{Naming, Slot},
-    piece::{Change, Content, Piece, Unreadable},
+    piece::{self, Change, Content, Piece, Unreadable},
     record::{Name, Record},
 };
 use crate::inventory::{
@@ -157,13 +159,8 @@ impl<'a> Planner<'a> {
         let mut plan = Plan { retire: record.spent.clone(), ..Plan::default() };
         let counts = dependents::to_record(self.inventory, &record.hidden);
         let root = &record.tree.root;
-        let mut head = RootHead { epoch: root.head.epoch, ..RootHead::new(self.inventory, 0) };
+        let mut head = RootHead::new(self.inventory, epoch(record));
         head.shards.clone_from(&root.head.shards);
-        if record.tree.moving() > head.epoch {
-            // Somebody began to move the record and may still be at it: whoever moves first, wins.
-            let rival = record.rival.as_ref().map_or(0, |rival| rival.tree.root.head.epoch);
-            head.epoch = record.tree.moving().max(rival) + 1;
-        }
         let placed = self.placed();
         if head.shards.is_none() {
             let draft = Draft::new(&placed, &counts, &naming.sealer).map_err(shards::Error::Text)?;
@@ -180,10 +177,16 @@ impl<'a> Planner<'a> {
                 plan.acts.push(Act::Patch(Target::Root, self.head(&head)?));
             }
             self.shards_in_place(&mut plan, record, &placed, &counts)?;
+            // What the root keeps for entries that are written again goes only now.
+            let mut change = Change::default();
+            root.supersede(&mut change, placed.iter().map(|(id, _)| id));
+            if !change.is_empty() {
+                plan.acts.push(Act::Patch(Target::Root, change));
+            }
         }
         if let Some(rival) = record.rival.as_ref().filter(|rival| !rival.damaged) {
             let rival_head = &rival.tree.root.head;
-            let head = RootHead { superseded_by: Some(head_epoch(&plan, record)), ..rival_head.clone() };
+            let head = RootHead { superseded_by: Some(epoch(record)), ..rival_head.clone() };
             plan.acts.push(Act::Patch(Target::Rival, self.head(&head)?));
             plan.retire.extend(rival.tree.shards.iter().map(|shard| shard.name.clone()));
             plan.retire.push(rival.tree.root.seen.name.clone());
@@ -258,7 +261,7 @@ impl<'a> Planner<'a> {
         let lost = piece.held.lost.clone();
         let content = Content::new(head, lost, Some(body), raised, &self.naming.sealer).map_err(Error::Text)?;
         let (mut change, size) = piece.change_to(content);
-        piece.supersede(&mut change, body);
+        piece.supersede(&mut change, body.draft().entries.iter().map(|entry| &entry.id));
         if size > self.limits.hard {
             return Err(Error::Full(piece.seen.name.clone(), size));
         }
@@ -277,6 +280,7 @@ impl<'a> Planner<'a> {
             return Ok(None);
         }
         let mut keep = Unreadable::default();
+        let written = self.inventory.entries().map(|entry| piece::entry_key(&entry.id.stable_id())).collect::<BTreeSet<_>>();
         let mut head = RootHead::new(self.inventory, tree.root.head.epoch.max(tree.moving()) + 1);
         let held = tree.shards.iter().filter_map(|shard| shard.piece.as_ref()).map(|piece| &piece.held);
         for held in held.chain([&tree.root.held]) {
@@ -287,11 +291,11 @@ impl<'a> Planner<'a> {
         for shard in tree.shards.iter().filter(|shard| shard.piece.is_none()) {
             head.lost.insert(format!("the shard {} was missing", shard.name));
         }
+        // An entry that is written again takes the place of its unreadable text.
+        keep.texts.retain(|key, _| !written.contains(key));
         if keep.size() > self.limits.target {
             return Ok(None);
         }
-        // An entry that is written again takes the place of its unreadable text.
-        keep.texts.retain(|key, _| !self.inventory.entries().any(|e| key.ends_with(&e.id.stable_id().to_string())));
         let epoch = head.epoch;
         let slot = tree.slot.other();
         let mut plan = Plan::default();
@@ -318,10 +322,12 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// The epoch that the record's root has once `plan` is carried out.
-fn head_epoch(plan: &Plan, record: &Record) -> u64 {
-    let claimed = plan.acts.iter().any(|act| matches!(act, Act::Patch(Target::Root, _)));
-    let epoch = record.tree.root.head.epoch;
-    let rival = record.rival.as_ref().map_or(0, |rival| rival.tree.root.head.epoch);
-    if claimed && record.tree.moving() > epoch { record.tree.moving().max(rival) + 1 } else { epoch }
+/// The epoch of the record's root after a save in place.
+fn epoch(record: &Record) -> u64 {
+    let Record { tree, rival, .. } = record;
+    if tree.moving() <= tree.root.head.epoch {
+        return tree.root.head.epoch;
+    }
+    // Somebody began to move the record and may still be at it: whoever writes the root first, wins.
+    rival.as_ref().map_or(0, |rival| rival.tree.root.head.epoch).max(tree.moving()) + 1
 }

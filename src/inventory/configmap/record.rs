@@ -49,8 +49,6 @@ impl Tree {
 #[derive(Clone, Debug)]
 pub(super) struct Rival {
     pub(super) tree: Tree,
-    /// Whether it may hold what the record's root does not.
-    pub(super) united: bool,
     /// Whether something in it is unreadable: then it stays.
     pub(super) damaged: bool,
 }
@@ -133,15 +131,15 @@ pub(super) fn survey(naming: &Naming, objects: [Option<ConfigMap>; 2]) -> Result
         *name = Name::Taken;
         let guarded = naming.guards(object.metadata.finalizers.as_deref().unwrap_or_default());
         match RootHead::read(object.data.as_ref().unwrap_or(&BTreeMap::new()), &naming.sealer) {
-            // Removed by us; somebody else's finalizer still holds it.
-            Ok(head) if head.deleting.is_some() && !guarded => {}
+            // Let go by us; somebody else's finalizer still holds it.
+            Ok(head) if (head.deleting.is_some() || head.superseded_by.is_some()) && !guarded => {}
             Ok(head) => roots.push(Root { slot, object, head }),
             Err(problem) => survey.damage.push(Damage::new(naming.root(slot), problem)),
         }
     }
     roots.sort_by_key(|root| (root.head.epoch, std::cmp::Reverse(root.slot)));
     survey.winner = roots.pop();
-    let Some(winner) = &survey.winner else {
+    let Some(winner) = &mut survey.winner else {
         return match survey.damage.pop() {
             Some(Damage { place, problem, .. }) => Err(Foreign { place, problem }),
             None => Ok(survey),
@@ -149,17 +147,14 @@ pub(super) fn survey(naming: &Naming, objects: [Option<ConfigMap>; 2]) -> Result
     };
     let epoch = winner.head.epoch;
     if let Some(newer) = winner.head.superseded_by {
-        let problem = format!("it was replaced by a record of epoch {newer}, which is missing");
-        survey.damage.push(Damage::new(naming.root(winner.slot), problem));
+        winner.head.lost.insert(format!("it was replaced by a record of epoch {newer}, which is missing"));
     }
     if let Some(root) = roots.pop() {
         if root.head.superseded_by.is_some_and(|by| by <= epoch) {
             let seen = Seen::of(&root.object.metadata, naming);
             survey.spent.extend(naming.shards(&root.head));
             survey.spent.push(seen.name);
-            // Without our guard it is only held by somebody else's finalizer.
-            let name = if naming.guards(&seen.finalizers) { Name::Spent } else { Name::Taken };
-            survey.names[root.slot as usize] = name;
+            survey.names[root.slot as usize] = Name::Spent;
         } else {
             // A root that has moved here completely, except for the word that it has.
             let moved = root.head.moving == Some(epoch);
@@ -215,12 +210,12 @@ pub(super) fn assemble(survey: Survey, mut shards: BTreeMap<String, ConfigMap>, 
         if united {
             collect.inventory.held.extend(head.held.iter().cloned());
             let tree = collect.tree(slot, &object, head, &mut shards, naming);
-            return Rival { tree, united, damaged: collect.damage.len() > known };
+            return Rival { tree, damaged: collect.damage.len() > known };
         }
         spent.extend(naming.shards(&head));
         let Reading { piece, .. } = piece::read(&object, head, None, naming);
         let tree = Tree { slot, root: Arc::new(piece), shards: Vec::new() };
-        Rival { tree, united, damaged: false }
+        Rival { tree, damaged: false }
     });
     let hidden = if damage.is_empty() {
         Counts::new()

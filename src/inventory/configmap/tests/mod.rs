@@ -1,0 +1,57 @@
+//! The store against a model of the API server.
+
+mod crashes;
+mod damage;
+mod life;
+mod model;
+mod writers;
+
+use std::sync::Arc;
+
+use self::model::Model;
+use super::{ConfigMapFormat, ConfigMapStore, names::Slot};
+use crate::{
+    inventory::{Inventory, InventoryStore, Loaded, SaveOptions, Snapshot, Version, shards::Limits},
+    manager::Manager,
+    object::ParentRef,
+};
+
+/// Some three entries a stored object.
+const TINY: Limits = Limits { readable: 1000, target: 700, half: 2800, hard: 20_000 };
+/// As tiny, but with readable shards.
+const TINY_PLAIN: Limits = Limits { readable: 3000, target: 1500, half: 2800, hard: 20_000 };
+
+fn manager() -> Manager {
+    Manager::new("gittrack.example.com").unwrap()
+}
+
+fn store(model: &Model, limits: Limits) -> ConfigMapStore {
+    let format = ConfigMapFormat { limits, ..ConfigMapFormat::new(manager()) };
+    ConfigMapStore { objects: Arc::new(model.clone()), format }
+}
+
+fn root_name(parent: &ParentRef, slot: Slot) -> String {
+    ConfigMapFormat::new(manager()).naming(parent).root(slot)
+}
+
+async fn found(store: &ConfigMapStore, parent: &ParentRef) -> Snapshot {
+    match store.load(parent).await.unwrap() {
+        Loaded::Found(snapshot) => snapshot,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn create(store: &ConfigMapStore, inventory: &Inventory) -> Version {
+    store.save(inventory, SaveOptions::create()).await.unwrap()
+}
+
+fn replace(version: &Version) -> SaveOptions {
+    SaveOptions::replace(version.clone())
+}
+
+/// `inventory` as a load returns it.
+fn counted(inventory: &Inventory) -> Inventory {
+    let mut inventory = inventory.clone();
+    crate::inventory::dependents::report(&mut inventory, &Default::default());
+    inventory
+}
