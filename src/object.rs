@@ -89,7 +89,7 @@ fn check_kind(kind: &str) -> Result<(), Error> {
 }
 
 /// Namespaces are DNS labels.
-fn check_namespace(namespace: &str) -> Result<(), Error> {
+pub(crate) fn check_namespace(namespace: &str) -> Result<(), Error> {
     if is_dns_label(namespace) {
         return Ok(());
     }
