@@ -297,8 +297,7 @@ impl Pass<'_> {
             if terminating {
                 return Err(Problem::BeingDeleted.into());
             }
-            let pinned = round < ROUNDS_WITH_RESOURCE_VERSION;
-            return self.update(id, manifest, body, meta, &uid, pinned).await;
+            return self.update(id, manifest, body, meta, true, round).await;
         }
         let adopting = recorded && entry.is_some_and(|e| e.origin == Origin::Adopted);
         let may_adopt = self.may_adopt(&claim, &meta);
@@ -307,7 +306,7 @@ impl Pass<'_> {
         }
         match may_adopt {
             true if terminating => Err(Problem::BeingDeleted.into()),
-            true if adopting => self.update(id, manifest, body, meta, &uid, true).await,
+            true if adopting => self.update(id, manifest, body, meta, false, round).await,
             true => Err(Failure::Adopt(uid)),
             false => Err(Failure::NotOurs(Problem::Exists { owner: owner_words(&claim) })),
         }
@@ -335,18 +334,19 @@ impl Pass<'_> {
         }
     }
 
-    /// Server-side apply onto exactly this incarnation. `pinned` binds it to the state that was judged as well, so that
-    /// marks that somebody changes in between, to hand the object to another parent for one, are not written over.
+    /// Server-side apply onto exactly this incarnation, and in the state that was judged, so that marks that somebody changes
+    /// in between, to hand the object to another parent for one, are not written over.
     async fn update(
         &self,
         id: &ObjectId,
         manifest: &Manifest,
         body: &DynamicObject,
         meta: ObjectMeta,
-        uid: &Uid,
-        pinned: bool,
+        is_ours: bool,
+        round: usize,
     ) -> Result<ObjectMeta, Failure> {
-        if self.inner.fingerprints.is_current(uid, body, meta.resource_version.as_deref().unwrap_or_default()) {
+        let uid = Uid::of(&meta).ok_or(Problem::Refused { words: "the live object has no UID".into() })?;
+        if self.inner.fingerprints.is_current(&uid, body, meta.resource_version.as_deref().unwrap_or_default()) {
             return Ok(meta);
         }
         let manager = self.inner.manager.field_manager();
@@ -366,13 +366,17 @@ impl Pass<'_> {
         }
         let mut body_with_uid = body.clone();
         body_with_uid.metadata.uid = Some(uid.to_string());
-        body_with_uid.metadata.resource_version = judged.filter(|_| pinned);
-        let params = PatchParams {
-            field_manager: Some(manager.to_owned()),
-            force: self.inner.force_conflicts,
-            ..PatchParams::default()
+        body_with_uid.metadata.resource_version = judged.filter(|_| !is_ours || round < ROUNDS_WITH_RESOURCE_VERSION);
+        let apply = async |force| {
+            let params = PatchParams { field_manager: Some(manager.to_owned()), force, ..PatchParams::default() };
+            self.api(id, &manifest.resource).patch(id.name(), &params, &Patch::Apply(&body_with_uid)).await
         };
-        match self.api(id, &manifest.resource).patch(id.name(), &params, &Patch::Apply(&body_with_uid)).await {
+        let mut written = apply(self.inner.force_conflicts).await;
+        // On an object of our own; of an adopted one they may be anybody's.
+        if is_ours && written.as_ref().is_err_and(fields::is_nobodys) {
+            written = apply(true).await;
+        }
+        match written {
             Ok(written) => self.check_answer(id, body, written.metadata),
             Err(error) => {
                 let refusal = Refusal::about(id, &error);

@@ -53,6 +53,14 @@ pub(super) fn adopt_update_entry(meta: &ObjectMeta, manager: &str) -> Option<jso
     ]))
 }
 
+/// Whether an apply was refused only for fields that nobody is known to own: the API server ascribes the fields of an object
+/// without managedFields, such as an Event, to `before-first-apply`.
+pub(super) fn is_nobodys(error: &kube_client::Error) -> bool {
+    let kube_client::Error::Api(status) = error else { return false };
+    let causes = status.details.as_ref().map(|d| d.causes.as_slice()).unwrap_or_default();
+    !causes.is_empty() && causes.iter().all(|c| c.message.starts_with("conflict with \"before-first-apply\""))
+}
+
 /// Adds the members of a field set to another.
 fn unite(into: &mut Value, more: &Value) {
     if let (Value::Object(into), Value::Object(more)) = (into, more) {

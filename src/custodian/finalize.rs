@@ -70,7 +70,7 @@ impl Removal {
         }
         let seen = if inner.watch { inner.hub.live(&parent.uid) } else { BTreeMap::new() };
 
-        let graph = removal_graph(inventory);
+        let graph = removal_graph(inventory, only);
         let keep_all = inventory.decision.as_ref().is_some_and(|d| d.children == DeletionPolicy::Keep);
         let authority = Authority::Marks { manager: inner.manager.clone(), parent: parent.clone() };
         let mut cases = BTreeMap::new();
@@ -244,11 +244,9 @@ impl Inner {
         inventory.decision =
             Some(Decision::new(self.children_on_delete, "the operator's policy when the teardown began"));
         match version {
-            // The default needs no record: it is what an undecided record means, too.
-            Some(version) if self.children_on_delete != DeletionPolicy::Delete => {
-                Ok(Some(self.store.save(inventory, SaveOptions::replace(version)).await?))
-            }
-            version => Ok(version),
+            Some(version) => Ok(Some(self.store.save(inventory, SaveOptions::replace(version)).await?)),
+            // Rediscovered: there is no record to write to, and none is made while the parent is being deleted.
+            None => Ok(None),
         }
     }
 

@@ -14,7 +14,7 @@ use super::{
     outcome::{Problem, Unapplied},
 };
 use crate::{
-    graph::{self, DependencyGraph, GraphBuilder, ManifestSet, Rules, annotations},
+    graph::{self, DependencyGraph, GraphBuilder, ManifestSet, Node, Rules, annotations},
     inventory::{ClusterId, DeletionPolicy, Entry, EntryState, Inventory, Origin, Role},
     manager::Manager,
     object::{GroupKind, ObjectId, ParentRef, ResourceKind, Scope},
@@ -302,7 +302,70 @@ impl Rulebook {
     }
 }
 
-/// The graph of all entries, for removal: edges as they are stored.
-pub(super) fn removal_graph(inventory: &Inventory) -> Arc<DependencyGraph> {
-    Arc::new(DependencyGraph::of_inventory(inventory))
+/// The graph of all entries, for removal: edges as they are stored. `only` are the entries that are to go, if not all.
+///
+/// An upgrade that reverses an edge and drops one end of it stores a cycle: what is dropped keeps its last edges. Those
+/// that lead to something that stays say nothing, because that does not go after it nor before it; they must not make
+/// the two a group that goes at once, although what stays needs what was dropped.
+pub(super) fn removal_graph(inventory: &Inventory, only: Option<&BTreeSet<ObjectId>>) -> Arc<DependencyGraph> {
+    let graph = DependencyGraph::of_inventory(inventory);
+    let Some(only) = only else { return Arc::new(graph) };
+    let goes = |node: &Node| only.contains(graph.id(*node));
+    let mixed = |node: &Node| {
+        let members = graph.members(graph.group(*node));
+        members.len() > 1 && !members.iter().all(goes)
+    };
+    let knotted: Vec<_> = graph.nodes().filter(|n| goes(n) && mixed(n)).collect();
+    if knotted.is_empty() {
+        return Arc::new(graph);
+    }
+    let mut inventory = inventory.clone();
+    for node in knotted {
+        let Some(entry) = inventory.get_mut(graph.id(node)) else { continue };
+        entry.edges.retain(|edge| graph.edges(node).all(|e| graph.stable_id(e.to) != edge.to || goes(&e.to)));
+    }
+    Arc::new(DependencyGraph::of_inventory(&inventory))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        inventory::{Edge, Requirement},
+        object::Uid,
+    };
+
+    fn inventory(edges: &[(&str, &str)]) -> Inventory {
+        let id = |name: &str| ObjectId::new("", "ConfigMap", Some("a"), name).unwrap();
+        let resource = ResourceKind::new("", "v1", "ConfigMap", "configmaps", Scope::Namespaced);
+        let parent = ParentRef::new(id("parent"), Uid::new("p").unwrap(), &resource);
+        let mut inventory = Inventory::new(parent, ClusterId(Uid::new("c").unwrap()));
+        for name in ["a", "b", "c"] {
+            let mut entry = Entry::intended(id(name), &resource);
+            let ends = edges.iter().filter(|(from, _)| *from == name);
+            let required = Requirement::Required { declared_by: "test".into() };
+            entry.edges = ends.map(|(_, to)| Edge::new(id(to).stable_id(), required.clone())).collect();
+            inventory.insert(entry);
+        }
+        inventory
+    }
+
+    fn holds(graph: &DependencyGraph, from: &str, to: &str) -> bool {
+        let node = |name: &str| graph.node(&ObjectId::new("", "ConfigMap", Some("a"), name).unwrap()).unwrap();
+        graph.requires(node(from), node(to))
+    }
+
+    #[test]
+    fn a_reversed_edge_to_what_stays_does_not_free_what_was_dropped() {
+        // a -> b was reversed, and a is dropped; c goes along with it.
+        let inventory = inventory(&[("a", "b"), ("b", "a"), ("c", "a"), ("c", "b")]);
+        let only = inventory.entries().map(|e| e.id.clone()).filter(|id| id.name() != "b").collect();
+        let graph = removal_graph(&inventory, Some(&only));
+        assert!(
+            !holds(&graph, "a", "b") && holds(&graph, "b", "a") && holds(&graph, "c", "a") && holds(&graph, "c", "b")
+        );
+        // When all go, the cycle is one group, as it is stored.
+        let all = removal_graph(&inventory, None);
+        assert!(holds(&all, "a", "b") && holds(&all, "b", "a"));
+    }
 }

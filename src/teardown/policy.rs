@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::proof::{Propagation, Reason, Subject};
 use crate::{
     graph::{DependencyGraph, Node},
-    inventory::Requirement,
+    inventory::{Requirement, Role},
     object::ObjectId,
 };
 
@@ -41,7 +41,9 @@ pub(super) fn needed_by_kept<'a>(
     let namespace = id.namespace().and_then(|name| ObjectId::new("", "Namespace", None, name).ok());
     let definition = subject(kept).and_then(|s| definition_of(&s.resource.plural, id.group()));
     let containers = [namespace, definition].into_iter().flatten().filter_map(|id| graph.node(&id));
-    required.chain(containers).filter(|needed| *needed != kept).collect()
+    // Proxy owners are no part of what was wanted: they go when the parent does, and references to them are taken off.
+    let is_proxy = |needed: &Node| subject(*needed).is_some_and(|s| s.role == Role::Proxy);
+    required.chain(containers).filter(|needed| *needed != kept && !is_proxy(needed)).collect()
 }
 
 /// The CustomResourceDefinition that defines `plural` in `group`, if the group can be one of custom resources.

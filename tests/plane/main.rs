@@ -7,6 +7,7 @@ mod answer;
 mod bad_input;
 mod discovery;
 mod finalizer;
+mod prune;
 mod skeleton;
 mod wakeups;
 mod world;

@@ -1,8 +1,12 @@
 //! The parents and children that the scenarios are about.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
-use control_plane::{Plane, fixtures};
+use control_plane::{
+    Plane,
+    audit::{AuditLog, Verb},
+    fixtures,
+};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, Client, CustomResource, CustomResourceExt, ResourceExt,
@@ -10,12 +14,14 @@ use kube::{
     core::GroupVersionKind,
 };
 use kube_custody::{
-    custodian::{Builder, Custodian, Desired, Outcome, Phase},
-    object::ObjectId,
+    custodian::{Builder, Custodian, Desired, Outcome, Phase, Problem},
+    inventory::{Inventory, InventoryStore, Loaded, MemoryStore, Role},
+    object::{ObjectId, ParentRef},
     ownership::{
         OwnershipPolicy,
         proxy::{ClusterGitTrackOwner, GitTrackOwner, ProxyOwners},
     },
+    teardown::Blocker,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -222,4 +228,157 @@ pub async fn eventually_unapplied(
         (known && outcome.unapplied.len() == 1 || outcome.error.is_some()).then_some(outcome)
     })
     .await
+}
+
+/// One parent, with a custodian whose calls are recorded.
+pub struct Scene {
+    pub admin: Client,
+    pub operator: Client,
+    pub log: AuditLog,
+    pub store: Arc<MemoryStore>,
+    pub custodian: Custodian<GitTrack>,
+    pub track: GitTrack,
+    /// The parent's namespace.
+    pub ns: String,
+}
+
+impl Scene {
+    pub async fn new(prefix: &str) -> Self {
+        Self::with(prefix, |b| b).await
+    }
+
+    /// A scene on the shared plane, with more options for the custodian.
+    pub async fn with(prefix: &str, options: impl FnOnce(Builder<GitTrack>) -> Builder<GitTrack>) -> Self {
+        Self::on(Plane::shared().await, prefix, options).await
+    }
+
+    pub async fn on(plane: &Plane, prefix: &str, options: impl FnOnce(Builder<GitTrack>) -> Builder<GitTrack>) -> Self {
+        let admin = plane.client();
+        install(&admin).await;
+        let ns = new_namespace(&admin, prefix).await;
+        let (operator, log) = plane.audited("admin");
+        let store = Arc::new(MemoryStore::new());
+        let custodian = options(builder(operator.clone()).store(store.clone())).build().unwrap();
+        let track = parent(&admin, &ns, "track").await;
+        Self { admin, operator, log, store, custodian, track, ns }
+    }
+
+    /// Another custodian for the same parent, as after a restart of the operator.
+    pub fn restart(&mut self, options: impl FnOnce(Builder<GitTrack>) -> Builder<GitTrack>) {
+        self.custodian = options(builder(self.operator.clone()).store(self.store.clone())).build().unwrap();
+    }
+
+    /// A ConfigMap in the parent's namespace that depends on others there.
+    pub fn map(&self, name: &str, depends_on: &[&str]) -> DynamicObject {
+        let paths: Vec<_> = depends_on.iter().map(|n| format!("/namespaces/{}/ConfigMap/{n}", self.ns)).collect();
+        config_map(&self.ns, name, &paths.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    pub fn id(&self, name: &str) -> ObjectId {
+        id(&format!("ConfigMap {}/{name}", self.ns))
+    }
+
+    pub async fn settle(&self, desired: &[DynamicObject]) -> Outcome {
+        settle(&self.custodian, &self.admin, &self.track, desired).await
+    }
+
+    /// Reconciles until everything is applied.
+    pub async fn apply(&self, desired: &[DynamicObject]) -> Outcome {
+        let outcome = self.settle(desired).await;
+        assert_eq!(outcome.phase, Phase::Applied, "{outcome:#?}");
+        outcome
+    }
+
+    /// Reconciles until the outcome satisfies a condition.
+    #[track_caller]
+    pub fn until<'a>(
+        &'a self,
+        what: &'a str,
+        desired: &'a [DynamicObject],
+        mut satisfied: impl FnMut(&Outcome) -> bool + 'a,
+    ) -> impl Future<Output = Outcome> + 'a {
+        let mut last = None;
+        fixtures::eventually_ok(what, async move || {
+            let Some(live) = reload(&self.admin, &self.track).await else {
+                return Err(format!("the parent is gone; before that: {last:#?}"));
+            };
+            let outcome = reconcile(&self.custodian, &live, desired).await;
+            if satisfied(&outcome) {
+                return Ok(outcome);
+            }
+            last = Some(format!("{outcome:#?}"));
+            Err(format!("{outcome:#?}"))
+        })
+    }
+
+    /// One reconcile of the parent as it lives now.
+    pub async fn pass(&self, desired: &[DynamicObject]) -> Outcome {
+        reconcile(&self.custodian, &reload(&self.admin, &self.track).await.unwrap(), desired).await
+    }
+
+    /// Deletes the parent, without reconciling it.
+    pub async fn delete(&self) {
+        delete(&self.admin, &self.track).await;
+    }
+
+    /// Deletes the parent and reconciles until it is let go.
+    pub async fn tear_down(&self) -> Outcome {
+        self.delete().await;
+        let outcome = self.settle(&[]).await;
+        assert_eq!(outcome.phase, Phase::Released, "{outcome:#?}");
+        assert!(reload(&self.admin, &self.track).await.is_none());
+        outcome
+    }
+
+    /// What is on record.
+    pub async fn inventory(&self) -> Inventory {
+        match self.store.load(&ParentRef::of(&self.track).unwrap()).await.unwrap() {
+            Loaded::Found(snapshot) => snapshot.inventory,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Names of the children on record.
+    pub async fn recorded(&self) -> Vec<String> {
+        let inventory = self.inventory().await;
+        let children = inventory.entries().filter(|e| e.role == Role::Child);
+        children.map(|e| e.id.name().to_owned()).collect()
+    }
+
+    /// Names of objects that were deleted, in order.
+    pub fn deleted(&self) -> Vec<String> {
+        let deletes = self.log.calls_where(|c| c.head.verb == Verb::Delete && c.effective);
+        deletes.iter().filter_map(|c| c.head.target.name.clone()).collect()
+    }
+
+    /// Calls that were to change the object of this name.
+    pub fn writes_to(&self, name: &str) -> Vec<String> {
+        let writes = self.log.calls_where(|c| c.head.verb.writes() && c.head.name() == Some(name));
+        writes.iter().map(ToString::to_string).collect()
+    }
+
+    /// Whether the objects of a set exist, in its order.
+    pub async fn present(&self, set: &[DynamicObject]) -> Vec<bool> {
+        let mut present = Vec::new();
+        for object in set {
+            present.push(exists(&self.admin, object).await);
+        }
+        present
+    }
+}
+
+/// Where `first` and then `second` stand in a list.
+pub fn assert_before(list: &[String], first: &str, second: &str) {
+    let position = |name: &str| list.iter().position(|n| n == name).unwrap_or_else(|| panic!("no {name}: {list:?}"));
+    assert!(position(first) < position(second), "{first} before {second}: {list:?}");
+}
+
+/// What blocks `name`, by a report.
+pub fn blocker<'a>(outcome: &'a Outcome, name: &str) -> Option<&'a Blocker> {
+    outcome.removal.blockers.iter().chain(&outcome.removal.waiting).find(|b| b.id.name() == name)
+}
+
+/// Why `name` is not applied.
+pub fn problem<'a>(outcome: &'a Outcome, name: &str) -> Option<&'a Problem> {
+    outcome.unapplied.iter().find(|u| u.id.name() == name).map(|u| &u.problem)
 }
