@@ -21,7 +21,7 @@ use crate::{
     discovery::Resolver,
     finalizer::Finalizer,
     graph::Rules,
-    inventory::{DeletionPolicy, InventoryStore, MemoryStore as ConfigMapStore},
+    inventory::{ConfigMapStore, DeletionPolicy, InventoryStore},
     manager::Manager,
     object::{ObjectId, ParentRef},
     ownership::{
@@ -224,7 +224,7 @@ where
             .and_then(|f| f.legacy(self.legacy))
             .map_err(name)?;
         let proxies = self.proxies.transpose().map_err(|source| Error::Proxies { source })?;
-        let store = self.store.unwrap_or_else(|| Arc::new(ConfigMapStore::default()));
+        let store = self.store.unwrap_or_else(|| Arc::new(ConfigMapStore::new(self.client.clone(), manager.clone())));
         Ok(Custodian {
             inner: Arc::new(Inner {
                 resolver: Resolver::new(self.client.clone()),

@@ -3,6 +3,8 @@
 //! One binary, so that all tests share one plane, each in namespaces of its own. A test that kills a component starts a
 //! plane of its own.
 
+#![allow(unreachable_pub, reason = "modules of one binary share their helpers")]
+
 mod answer;
 mod bad_input;
 mod discovery;
