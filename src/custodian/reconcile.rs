@@ -417,7 +417,7 @@ fn blocks_prune(problem: &Problem) -> bool {
 pub(super) fn damaged(parent: &ParentRef, damage: &[inventory::Damage]) -> Error {
     let problem = damage.iter().map(|d| format!("{}: {}", d.place, d.problem)).collect::<Vec<_>>().join("; ");
     Error::Inventory(inventory::Error::Unstorable {
-        parent: parent.clone(),
+        parent: parent.id.clone(),
         problem: format!(
             "part of it is unreadable, so nothing is applied or pruned ({problem}): repair or remove that part"
         ),

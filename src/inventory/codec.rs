@@ -289,9 +289,8 @@ impl Draft {
     /// All texts, compressed: lines of `r` requirement and `e` entry.
     pub(super) fn pack(&self) -> std::io::Result<Vec<u8>> {
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
-        let mut line = |kind: &str, text: &str| {
-            [kind, text, "\n"].iter().try_for_each(|part| gzip.write_all(part.as_bytes()))
-        };
+        let mut line =
+            |kind: &str, text: &str| [kind, text, "\n"].iter().try_for_each(|part| gzip.write_all(part.as_bytes()));
         self.requirements.values().try_for_each(|text| line("r ", text))?;
         self.entries.iter().try_for_each(|entry| line("e ", &entry.text))?;
         gzip.finish()
@@ -330,11 +329,7 @@ pub(super) struct DecodedEntry {
 }
 
 /// Reads an entry, or says what is wrong with it.
-pub(super) fn decode_entry(
-    text: &str,
-    requirements: &Requirements,
-    sealer: &Sealer,
-) -> Result<DecodedEntry, String> {
+pub(super) fn decode_entry(text: &str, requirements: &Requirements, sealer: &Sealer) -> Result<DecodedEntry, String> {
     let (stored, check): (StoredEntry<'_>, _) = sealer.open(ENTRY, text)?;
     let namespace = stored.namespace.as_deref();
     let id = ObjectId::new(&stored.group, &stored.kind, namespace, &stored.name).map_err(|e| e.to_string())?;

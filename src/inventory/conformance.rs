@@ -149,13 +149,15 @@ pub async fn what_was_saved_is_loaded(store: &dyn InventoryStore, parents: Paren
 pub async fn every_name_is_stored(store: &dyn InventoryStore, parents: Parents<'_>) {
     let long = "x".repeat(253);
     let parent = parents(&long);
-    let resource =
-        ResourceKind::new("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", Scope::Cluster);
+    let resource = ResourceKind::new("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", Scope::Cluster);
     let names = ["system:node_x", "a__b", "A.b:c", "-", "~", &long];
-    let mut inventory = with(&parent, names.into_iter().map(|name| {
-        let id = ObjectId::new(&resource.group, &resource.kind, None, name).expect("a legal name");
-        Entry::intended(id, &resource)
-    }));
+    let mut inventory = with(
+        &parent,
+        names.into_iter().map(|name| {
+            let id = ObjectId::new(&resource.group, &resource.kind, None, name).expect("a legal name");
+            Entry::intended(id, &resource)
+        }),
+    );
     create(store, &inventory).await;
     assert_eq!(found(store, &parent).await.inventory, inventory, "names are loaded as they were saved");
     let snapshot = found(store, &parent).await;
@@ -281,7 +283,10 @@ pub async fn a_restored_parent_is_told_apart(store: &dyn InventoryStore, parents
     store.save(&linked, SaveOptions::replace(snapshot.version)).await.expect("the version is current");
     assert_eq!(found(store, &new).await.inventory, linked, "the record was linked again");
     let loaded = store.load(&old).await.expect("a record can be loaded");
-    assert!(matches!(loaded, Loaded::Restored { .. }), "the earlier incarnation has none now, but {loaded:?} was found");
+    assert!(
+        matches!(loaded, Loaded::Restored { .. }),
+        "the earlier incarnation has none now, but {loaded:?} was found"
+    );
     clean(store, &new).await;
 }
 
@@ -328,15 +333,18 @@ pub async fn parents_do_not_meet(store: &dyn InventoryStore, parents: Parents<'_
 pub async fn large_records_are_stored(store: &dyn InventoryStore, parents: Parents<'_>) {
     let parent = parents("large");
     let name = |number: usize| format!("n{number:05}-{}", id(&number.to_string()).stable_id());
-    let mut inventory = with(&parent, (0..5000).map(|number| {
-        let mut entry = entry(&name(number), &[]);
-        entry.uid = Some(uid(&id(&number.to_string()).stable_id().to_string()));
-        if let Some(before) = number.checked_sub(1) {
-            let requirement = Requirement::Required { declared_by: "api".into() };
-            entry.edges = [Edge::new(id(&name(before)).stable_id(), requirement)].into();
-        }
-        entry
-    }));
+    let mut inventory = with(
+        &parent,
+        (0..5000).map(|number| {
+            let mut entry = entry(&name(number), &[]);
+            entry.uid = Some(uid(&id(&number.to_string()).stable_id().to_string()));
+            if let Some(before) = number.checked_sub(1) {
+                let requirement = Requirement::Required { declared_by: "api".into() };
+                entry.edges = [Edge::new(id(&name(before)).stable_id(), requirement)].into();
+            }
+            entry
+        }),
+    );
     let last = id(&name(4999));
     inventory.entries_mut().for_each(|entry| entry.dependents = u32::from(entry.id != last));
     let version = match store.save(&inventory, SaveOptions::create()).await {

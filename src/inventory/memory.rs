@@ -116,14 +116,14 @@ impl InventoryStore for MemoryStore {
         let state = &mut *self.state();
         let refusing = state.refusing;
         let current = state.records.get_mut(&parent.id);
-        let conflict = || Error::Conflict { parent: parent.clone(), place: "memory".into() };
+        let conflict = || Error::Conflict { parent: parent.id.clone(), place: "memory".into() };
         let record = match (current, &options.expected) {
-            (Some(_), None) => return Err(Error::AlreadyExists { parent: parent.clone() }),
+            (Some(_), None) => return Err(Error::AlreadyExists { parent: parent.id.clone() }),
             (Some(record), Some(expected)) if token(record.version) == *expected => record,
             (_, Some(_)) => return Err(conflict()),
             (None, None) if refusing => {
                 let namespace = parent.id.namespace().unwrap_or("").to_owned();
-                return Err(Error::NamespaceTerminating { parent: parent.clone(), namespace });
+                return Err(Error::NamespaceTerminating { parent: parent.id.clone(), namespace });
             }
             (None, None) => {
                 state.writes += 1;
@@ -158,7 +158,7 @@ impl InventoryStore for MemoryStore {
                 state.writes += 1;
                 Ok(())
             }
-            Some(_) => Err(Error::Conflict { parent: parent.clone(), place: "memory".into() }),
+            Some(_) => Err(Error::Conflict { parent: parent.id.clone(), place: "memory".into() }),
         }
     }
 }

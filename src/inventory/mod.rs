@@ -186,6 +186,7 @@ impl Entry {
 
 /// The id of a cluster: the UID of its namespace `kube-system`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[allow(clippy::exhaustive_structs, reason = "a UID, and nothing else ever")]
 pub struct ClusterId(pub Uid);
 
 impl fmt::Display for ClusterId {

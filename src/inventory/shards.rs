@@ -395,7 +395,9 @@ mod tests {
             if place(&id(&name).stable_id(), 2) == 0 { left.push(name) } else { right.push(name) }
         }
         let mut old = crate::inventory::testing::empty(&parent("p", "1"));
-        [&left[0], &right[0]].iter().for_each(|name| { old.insert(entry(name)); });
+        [&left[0], &right[0]].iter().for_each(|name| {
+            old.insert(entry(name));
+        });
         let mut new = old.clone();
         for (name, to) in [(&left[1], &right[0]), (&right[1], &left[0])] {
             let mut entry = entry(name);

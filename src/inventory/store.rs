@@ -195,13 +195,13 @@ pub enum Error {
     #[error("the inventory of {parent} exists already: load it and save on top of its version")]
     AlreadyExists {
         /// Whose.
-        parent: ParentRef,
+        parent: ObjectId,
     },
     /// Somebody else changed what the save would have overwritten.
     #[error("the inventory of {parent} was changed by another writer at {place}: load it again and redo the change")]
     Conflict {
         /// Whose.
-        parent: ParentRef,
+        parent: ObjectId,
         /// Which stored object.
         place: String,
     },
@@ -209,7 +209,7 @@ pub enum Error {
     #[error("the inventory of {parent} cannot be created: namespace {namespace:?} is being terminated")]
     NamespaceTerminating {
         /// Whose.
-        parent: ParentRef,
+        parent: ObjectId,
         /// The namespace.
         namespace: String,
     },
@@ -220,7 +220,7 @@ pub enum Error {
     )]
     Unreadable {
         /// Whose.
-        parent: ParentRef,
+        parent: ObjectId,
         /// Which stored object.
         place: String,
         /// What was found instead of a record.
@@ -230,7 +230,7 @@ pub enum Error {
     #[error("the inventory of {parent} cannot be stored: {problem}")]
     Unstorable {
         /// Whose.
-        parent: ParentRef,
+        parent: ObjectId,
         /// What does not fit, and what to do.
         problem: String,
     },
@@ -242,7 +242,7 @@ pub enum Error {
         /// What was being done.
         operation: &'static str,
         /// Whose.
-        parent: ParentRef,
+        parent: ObjectId,
         /// The store's own error.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,

@@ -10,6 +10,7 @@ mod bad_input;
 mod discovery;
 mod finalizer;
 mod prune;
+mod inventory_store;
 mod skeleton;
 mod wakeups;
 mod world;

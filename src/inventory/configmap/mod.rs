@@ -88,8 +88,10 @@ impl ConfigMapFormat {
     /// [`Error::Unstorable`] if the parent is cluster-scoped and no namespace was chosen for those.
     pub fn namespace_of<'a>(&'a self, parent: &'a ParentRef) -> Result<&'a str, Error> {
         parent.id.namespace().or(self.cluster_namespace.as_deref()).ok_or_else(|| Error::Unstorable {
-            parent: parent.clone(),
-            problem: "the parent is cluster-scoped: choose a namespace for its inventory with `ConfigMapStore::namespace`".into(),
+            parent: parent.id.clone(),
+            problem:
+                "the parent is cluster-scoped: choose a namespace for its inventory with `ConfigMapStore::namespace`"
+                    .into(),
         })
     }
 
@@ -167,12 +169,12 @@ impl ConfigMapFormat {
 }
 
 fn unstorable(parent: &ParentRef) -> impl FnOnce(plan::Error) -> Error {
-    let parent = parent.clone();
+    let parent = parent.id.clone();
     move |error| Error::Unstorable { parent, problem: error.to_string() }
 }
 
 fn unreadable(parent: &ParentRef, Foreign { place, problem }: Foreign) -> Error {
-    Error::Unreadable { parent: parent.clone(), place, problem }
+    Error::Unreadable { parent: parent.id.clone(), place, problem }
 }
 
 fn loaded(parent: &ParentRef, found: Option<Found>) -> Loaded {
@@ -217,24 +219,26 @@ impl ConfigMapStore {
     }
 
     fn error(&self, parent: &ParentRef, operation: &'static str, failure: Failure) -> Error {
-        let (parent, namespace) = (parent.clone(), self.format.namespace_of(parent));
+        let namespace = self.format.namespace_of(parent);
+        let foreign = |foreign| unreadable(parent, foreign);
+        let parent = parent.id.clone();
         match failure {
             Failure::Conflict(place) | Failure::Taken(place) => Error::Conflict { parent, place },
             Failure::NamespaceTerminating => {
                 let namespace = namespace.unwrap_or_default().to_owned();
                 Error::NamespaceTerminating { parent, namespace }
             }
-            Failure::Foreign(foreign) => unreadable(&parent, foreign),
+            Failure::Foreign(found) => foreign(found),
             Failure::Other(source) => Error::Backend { store: self.to_string(), operation, parent, source },
         }
     }
 
     /// The state that `expected` names, read again if the token doesn't carry it.
     async fn expected(&self, runner: &Runner<'_>, expected: &Version) -> Result<Record, Failure> {
-        if let Some(record) = expected.state::<Record>() {
-            if self.format.naming(runner.parent).root(record.tree.slot) == record.tree.root.seen.name {
-                return Ok(Record::clone(&record));
-            }
+        if let Some(record) = expected.state::<Record>()
+            && runner.naming.root(record.tree.slot) == record.tree.root.seen.name
+        {
+            return Ok(Record::clone(&record));
         }
         let record = runner.load().await?.map(|found| found.record);
         let record = record.filter(|record| record.token() == expected.as_str());
@@ -244,12 +248,12 @@ impl ConfigMapStore {
     async fn create(&self, runner: &Runner<'_>, inventory: &Inventory) -> Result<Version, Error> {
         let parent = &inventory.parent;
         let error = |failure| match failure {
-            Failure::Taken(_) => Error::AlreadyExists { parent: parent.clone() },
+            Failure::Taken(_) => Error::AlreadyExists { parent: parent.id.clone() },
             failure => self.error(parent, "create", failure),
         };
         let survey = runner.survey().await.map_err(error)?;
         if !survey.is_empty() {
-            return Err(Error::AlreadyExists { parent: parent.clone() });
+            return Err(Error::AlreadyExists { parent: parent.id.clone() });
         }
         let free = survey.free();
         let plan = self.format.planner(runner.naming, inventory).create(free).map_err(unstorable(parent))?;
@@ -259,7 +263,7 @@ impl ConfigMapStore {
             // Somebody may have found the first name free in the meantime.
             let roots = runner.load().await.map_err(error)?;
             if roots.is_none_or(|found| found.record.rival.is_some() || found.record.tree.slot != Slot::B) {
-                return Err(Error::AlreadyExists { parent: parent.clone() });
+                return Err(Error::AlreadyExists { parent: parent.id.clone() });
             }
         }
         let place = || Failure::Conflict(runner.naming.root(Slot::A));

@@ -2,18 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::{
-    ByteString,
-    api::core::v1::ConfigMap,
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
+use k8s_openapi::{ByteString, api::core::v1::ConfigMap, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{
-    head::Head,
-    names::Naming,
-};
+use super::{head::Head, names::Naming};
 use crate::{
     inventory::{
         Damage, Entry,

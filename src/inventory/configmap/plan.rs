@@ -120,7 +120,8 @@ impl<'a> Planner<'a> {
         record: Option<&Record>,
     ) -> Result<ConfigMap, Error> {
         let Self { naming, inventory: Inventory { parent, .. }, .. } = *self;
-        let counts = dependents::to_record(self.inventory, record.map_or(&Default::default(), |r| &r.hidden));
+        let hidden = record.map(|record| record.hidden.clone()).unwrap_or_default();
+        let counts = dependents::to_record(self.inventory, &hidden);
         let content = |head: RootHead, body: Option<&Body>| {
             let lost = head.lost.clone();
             Content::new(head, lost, body, Default::default(), &naming.sealer).map_err(Error::Text)
@@ -280,7 +281,8 @@ impl<'a> Planner<'a> {
             return Ok(None);
         }
         let mut keep = Unreadable::default();
-        let written = self.inventory.entries().map(|entry| piece::entry_key(&entry.id.stable_id())).collect::<BTreeSet<_>>();
+        let written =
+            self.inventory.entries().map(|entry| piece::entry_key(&entry.id.stable_id())).collect::<BTreeSet<_>>();
         let mut head = RootHead::new(self.inventory, tree.root.head.epoch.max(tree.moving()) + 1);
         let held = tree.shards.iter().filter_map(|shard| shard.piece.as_ref()).map(|piece| &piece.held);
         for held in held.chain([&tree.root.held]) {

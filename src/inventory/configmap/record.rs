@@ -217,11 +217,8 @@ pub(super) fn assemble(survey: Survey, mut shards: BTreeMap<String, ConfigMap>, 
         let tree = Tree { slot, root: Arc::new(piece), shards: Vec::new() };
         Rival { tree, damaged: false }
     });
-    let hidden = if damage.is_empty() {
-        Counts::new()
-    } else {
-        dependents::hidden(&recorded, &inventory.count_dependents())
-    };
+    let hidden =
+        if damage.is_empty() { Counts::new() } else { dependents::hidden(&recorded, &inventory.count_dependents()) };
     dependents::report(&mut inventory, &hidden);
     let other = names[slot.other() as usize];
     let record = Record { tree, rival, other, spent, damaged: !damage.is_empty(), hidden };

@@ -260,9 +260,8 @@ impl Runner<'_> {
     /// writer's save can succeed, and until then nothing is lost if one did. Only then the guards are taken off, the
     /// root's last, whose head says since the beginning that this is under way.
     pub(super) async fn remove(&self, mut record: Record) -> Result<(), Failure> {
-        let head_change = |head: &RootHead| {
-            Change::head(head, &self.naming.sealer).map_err(|e| Failure::Other(Box::new(e)))
-        };
+        let head_change =
+            |head: &RootHead| Change::head(head, &self.naming.sealer).map_err(|e| Failure::Other(Box::new(e)));
         let rival = record.rival.iter().map(|rival| &rival.tree);
         let trees = rival.chain([&record.tree]);
         let shards = trees.clone().flat_map(|tree| &tree.shards).filter_map(|shard| Some(&shard.piece.as_ref()?.held));

@@ -74,7 +74,7 @@ async fn every_cut(limits: Limits, old: Option<&Inventory>, new: &Inventory, ren
             };
             assert_eq!(found(&store, parent).await.inventory, counted(new));
             store.delete(parent, &version).await.unwrap();
-            assert_eq!(model.names(), [String::new(); 0], "after call {call}");
+            assert_eq!(model.names(), NONE, "after call {call}");
             if finished {
                 break;
             }
@@ -128,7 +128,8 @@ async fn c26_growing_and_shrinking() {
 async fn c08_in_a_terminating_namespace() {
     let parent = parent("a", "1");
     for limits in [Limits::KUBERNETES, TINY] {
-        every_cut(limits, Some(&inventory(&parent, 12)), &inventory(&parent, 8), true, Model::terminate_namespace).await;
+        every_cut(limits, Some(&inventory(&parent, 12)), &inventory(&parent, 8), true, Model::terminate_namespace)
+            .await;
     }
 }
 
@@ -166,7 +167,7 @@ async fn removing() {
                     if let Some(snapshot) = store.load(&parent).await.unwrap().snapshot() {
                         store.delete(&parent, &snapshot.version).await.unwrap();
                     }
-                    assert_eq!(model.names(), [String::new(); 0], "after call {call}");
+                    assert_eq!(model.names(), NONE, "after call {call}");
                     if finished {
                         break;
                     }
@@ -194,7 +195,7 @@ async fn a_save_over_a_removal_that_was_cut_off_starts_over() {
         let version = store.save(&one, replace(&snapshot.version)).await.unwrap();
         assert_eq!(found(&store, &parent).await.inventory.get(&id("late")), Some(&entry("late")));
         store.delete(&parent, &version).await.unwrap();
-        assert_eq!(model.names(), [String::new(); 0], "after call {call}");
+        assert_eq!(model.names(), NONE, "after call {call}");
     }
 }
 

@@ -4,7 +4,10 @@ use k8s_openapi::{ByteString, api::core::v1::ConfigMap};
 use proptest::prelude::*;
 
 use super::*;
-use crate::inventory::{Damage, Error, testing::{entry, id, inventory, parent}};
+use crate::inventory::{
+    Damage, Error,
+    testing::{entry, id, inventory, parent},
+};
 
 async fn damaged(store: &ConfigMapStore, parent: &ParentRef) -> (Snapshot, Vec<Damage>) {
     match store.load(parent).await.unwrap() {
@@ -73,9 +76,10 @@ async fn s09_a_removed_entry_is_missed_by_this_and_every_later_load() {
         let (model, parent) = (Model::default(), parent("a", "1"));
         let store = store(&model, limits);
         create(&store, &inventory(&parent, 10)).await;
-        let holder = model.names().into_iter().find(|name| {
-            model.object(name).unwrap().data.unwrap().contains_key(&entry_key("n5"))
-        });
+        let holder = model
+            .names()
+            .into_iter()
+            .find(|name| model.object(name).unwrap().data.unwrap().contains_key(&entry_key("n5")));
         model.tamper(&holder.unwrap(), |object| {
             object.data.as_mut().unwrap().remove(&entry_key("n5")).unwrap();
         });
@@ -89,7 +93,7 @@ async fn s09_a_removed_entry_is_missed_by_this_and_every_later_load() {
         let (snapshot, _) = damaged(&store, &parent).await;
         assert_eq!(snapshot.inventory.get(&id("n4")).unwrap().dependents, 1);
         store.delete(&parent, &version).await.unwrap();
-        assert_eq!(model.names(), [String::new(); 0]);
+        assert_eq!(model.names(), NONE);
     }
 }
 
@@ -135,7 +139,7 @@ async fn a_missing_shard_is_damage_and_is_never_forgotten() {
     assert!(damage[0].problem.contains("was missing"), "{damage:?}");
     assert_eq!(hidden(&snapshot.inventory), hiding);
     store.delete(&parent, &version).await.unwrap();
-    assert_eq!(model.names(), [String::new(); 0]);
+    assert_eq!(model.names(), NONE);
 }
 
 #[tokio::test]

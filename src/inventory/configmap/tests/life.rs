@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::{
-    inventory::{Error, testing::{any_inventory, empty, entry, id, inventory, parent}},
+    inventory::{
+        Error,
+        testing::{any_inventory, empty, entry, id, inventory, parent},
+    },
     object::{ObjectId, ResourceKind, Scope, Uid},
 };
 use proptest::prelude::*;
@@ -12,7 +15,7 @@ async fn conforms() {
     let model = Model::default();
     for limits in [Limits::KUBERNETES, TINY_PLAIN] {
         crate::inventory::conformance::all(&store(&model, limits), &|name| parent(name, "1")).await;
-        assert_eq!(model.names(), [String::new(); 0]);
+        assert_eq!(model.names(), NONE);
     }
 }
 
@@ -23,7 +26,7 @@ async fn a_small_record_is_one_readable_object_and_one_write() {
     let mut inventory = inventory(&parent, 3);
     let version = create(&store, &inventory).await;
     let name = root_name(&parent, Slot::A);
-    assert_eq!(model.names(), [name.clone()]);
+    assert_eq!(model.names(), std::slice::from_ref(&name));
     let object = model.object(&name).unwrap();
     assert!(object.binary_data.is_none());
     assert_eq!(object.metadata.finalizers.clone().unwrap(), [manager().inventory_finalizer()]);
@@ -33,7 +36,9 @@ async fn a_small_record_is_one_readable_object_and_one_write() {
         "GitTrack.example.com home/a"
     );
     let key = format!("entry.{}", id("n1").stable_id());
-    assert!(object.data.clone().unwrap()[&key].starts_with(r#"{"kind":"ConfigMap","namespace":"elsewhere","name":"n1","#));
+    assert!(
+        object.data.clone().unwrap()[&key].starts_with(r#"{"kind":"ConfigMap","namespace":"elsewhere","name":"n1","#)
+    );
 
     model.take_calls();
     inventory.get_mut(&id("n1")).unwrap().uid = Some(Uid::new("u").unwrap());
@@ -41,12 +46,12 @@ async fn a_small_record_is_one_readable_object_and_one_write() {
     assert_eq!(model.take_calls(), [format!("PATCH {name}")]);
     // Nothing changed, nothing written.
     let version = store.save(&inventory, replace(&version)).await.unwrap();
-    assert_eq!(model.take_calls(), [String::new(); 0]);
+    assert_eq!(model.take_calls(), NONE);
 
     assert_eq!(found(&store, &parent).await.inventory, counted(&inventory));
     assert_eq!(model.take_calls().len(), 2);
     store.delete(&parent, &version).await.unwrap();
-    assert_eq!(model.names(), [String::new(); 0]);
+    assert_eq!(model.names(), NONE);
     assert_eq!(model.take_calls().len(), 3);
 }
 
@@ -73,17 +78,19 @@ async fn s16_c26_large_records_are_spread_with_headroom_and_one_change_is_one_wr
         let version = store.save(&inventory, replace(&version)).await.unwrap();
         assert_eq!(model.take_writes().len(), 1);
         let preview = store.format.preview(&inventory, &replace(&version)).unwrap();
-        assert_eq!(preview, [String::new(); 0]);
+        assert_eq!(preview, NONE);
         assert_eq!(found(&store, &parent).await.inventory, counted(&inventory));
         // Shrinking stays in place, and the record can be removed whatever its size was.
         inventory.entries_mut().for_each(|entry| entry.edges.clear());
-        (1..length).for_each(|n| { inventory.remove(&id(&format!("n{n}"))); });
+        (1..length).for_each(|n| {
+            inventory.remove(&id(&format!("n{n}")));
+        });
         model.take_calls();
         let version = store.save(&inventory, replace(&version)).await.unwrap();
         assert!(model.take_calls().iter().all(|call| call.starts_with("PATCH")));
         assert_eq!(found(&store, &parent).await.inventory, counted(&inventory));
         store.delete(&parent, &version).await.unwrap();
-        assert_eq!(model.names(), [String::new(); 0]);
+        assert_eq!(model.names(), NONE);
     }
 }
 
@@ -237,11 +244,10 @@ async fn c08_a_record_deleted_by_hand_is_written_afresh_before_it_is_let_go() {
             // The other name is used in turn.
             model.delete_by_hand(&root_name(&parent, Slot::B));
             let snapshot = found(&store, &parent).await;
-            let version =
-                store.save(&inventory(&parent, 12), replace(&snapshot.version).renew(true)).await.unwrap();
+            let version = store.save(&inventory(&parent, 12), replace(&snapshot.version).renew(true)).await.unwrap();
             assert!(model.names().contains(&root_name(&parent, Slot::A)));
             store.delete(&parent, &version).await.unwrap();
-            assert_eq!(model.names(), [String::new(); 0]);
+            assert_eq!(model.names(), NONE);
         }
     }
 }
@@ -256,8 +262,7 @@ async fn c08_in_a_terminating_namespace_the_record_is_kept_and_updated() {
         model.terminate_namespace();
         let snapshot = found(&store, &parent).await;
         model.take_calls();
-        let version =
-            store.save(&inventory(&parent, 12), replace(&snapshot.version).renew(true)).await.unwrap();
+        let version = store.save(&inventory(&parent, 12), replace(&snapshot.version).renew(true)).await.unwrap();
         // Nothing to write: asking whether anything can be created must not change anything either, or a reconcile
         // that watches its inventory would never end.
         assert_eq!(model.take_writes().len(), names.len());
@@ -269,7 +274,7 @@ async fn c08_in_a_terminating_namespace_the_record_is_kept_and_updated() {
         let error = store.save(&inventory(&other, 1), SaveOptions::create()).await.unwrap_err();
         assert!(matches!(error, Error::NamespaceTerminating { ref namespace, .. } if namespace == "home"), "{error}");
         store.delete(&parent, &version).await.unwrap();
-        assert_eq!(model.names(), [String::new(); 0]);
+        assert_eq!(model.names(), NONE);
     }
 }
 
@@ -285,7 +290,7 @@ async fn tokens_work_without_what_the_store_attached() {
     store.delete(&parent, &Version::new(second.as_str())).await.unwrap();
     store.delete(&parent, &second).await.unwrap();
     store.delete(&parent, &Version::new("never")).await.unwrap();
-    assert_eq!(model.names(), [String::new(); 0]);
+    assert_eq!(model.names(), NONE);
 }
 
 proptest! {

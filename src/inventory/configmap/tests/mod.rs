@@ -21,6 +21,9 @@ const TINY: Limits = Limits { readable: 1000, target: 700, half: 2800, hard: 20_
 /// As tiny, but with readable shards.
 const TINY_PLAIN: Limits = Limits { readable: 3000, target: 1500, half: 2800, hard: 20_000 };
 
+/// No names, no calls.
+const NONE: [String; 0] = [];
+
 fn manager() -> Manager {
     Manager::new("gittrack.example.com").unwrap()
 }

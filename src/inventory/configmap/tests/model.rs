@@ -251,7 +251,8 @@ impl Objects for Model {
     async fn list(&self, _: &str, selector: &str) -> Result<Vec<ObjectMeta>, Fault> {
         self.call("LIST", selector, |state| {
             let (key, value) = selector.split_once('=').unwrap();
-            let labelled = |meta: &ObjectMeta| meta.labels.as_ref().is_some_and(|l| l.get(key).is_some_and(|v| v == value));
+            let labelled =
+                |meta: &ObjectMeta| meta.labels.as_ref().is_some_and(|l| l.get(key).is_some_and(|v| v == value));
             Ok(state.objects.values().map(|object| object.metadata.clone()).filter(labelled).collect())
         })
         .await

@@ -10,7 +10,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    inventory::{Error, testing::{entry, id, inventory, parent, required}},
+    inventory::{
+        Error,
+        testing::{entry, id, inventory, parent, required},
+    },
     object::Uid,
 };
 
@@ -24,7 +27,9 @@ fn interleave(schedule: impl IntoIterator<Item = bool>, a: impl Future<Output = 
     for _ in 0..100_000 {
         match (a_done, b_done, schedule.next()) {
             (true, true, _) => return,
-            (false, true, _) | (false, false, Some(true) | None) => a_done = a.as_mut().poll(&mut context) == Poll::Ready(()),
+            (false, true, _) | (false, false, Some(true) | None) => {
+                a_done = a.as_mut().poll(&mut context) == Poll::Ready(())
+            }
             (true, false, _) | (false, false, Some(false)) => b_done = b.as_mut().poll(&mut context) == Poll::Ready(()),
         }
     }
@@ -115,14 +120,15 @@ fn contest(limits: Limits, length: usize, start: Start, renew: [bool; 2], schedu
     // And whatever is left lying about goes with the record.
     let version = runtime.block_on(first.save(&expected, replace(&snapshot.version))).unwrap();
     runtime.block_on(first.delete(&parent, &version)).unwrap();
-    assert_eq!(model.names(), [String::new(); 0]);
+    assert_eq!(model.names(), NONE);
 }
 
 /// The first goes `i` calls, then the second `j`, then the first to its end, then the second; and the other way round.
 fn every_switch(limits: Limits, length: usize, start: Start, renew: [bool; 2], most: usize) {
     for i in 0..most {
-        for j in [1, 2, 4, 6, 9, 14, most] {
-            for first in [true, false] {
+        for j in [1, 3, 6, 10, most] {
+            // Writers that do the same need not change places.
+            for first in [true, false].into_iter().take(if renew[0] == renew[1] { 1 } else { 2 }) {
                 let schedule = std::iter::repeat_n(first, i).chain(std::iter::repeat_n(!first, j));
                 let rest = std::iter::repeat_n(first, 10_000);
                 contest(limits, length, start, renew, schedule.chain(rest));
@@ -144,7 +150,7 @@ fn s17_two_writers_lose_nothing_in_one_object() {
 fn s17_two_writers_lose_nothing_across_shards() {
     for start in [Start::Whole, Start::RootTerminating, Start::AllTerminating, Start::NamespaceTerminating] {
         for renew in [[true, true], [true, false]] {
-            every_switch(TINY, 12, start, renew, 22);
+            every_switch(TINY, 10, start, renew, 20);
         }
     }
 }
