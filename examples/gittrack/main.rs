@@ -12,6 +12,8 @@
 //! In mode `namespaced` a GitTrack manages its own namespace only, and its status lists what it ignores and why: for
 //! clusters whose tenants may write GitTracks. ClusterGitTracks are then the administrator's.
 
+#![allow(unreachable_pub, missing_docs, reason = "an application, not a library")]
+
 mod api;
 mod manifests;
 

@@ -8,6 +8,8 @@
 mod answer;
 mod bad_input;
 mod discovery;
+#[cfg(feature = "yaml")]
+mod examples;
 mod finalizer;
 mod prune;
 mod inventory_store;
