@@ -2,14 +2,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::PoisonError,
+    sync::{Arc, PoisonError},
     time::Duration,
 };
 
 use tokio::time::Instant;
 
 use super::{
-    Inner, LOOK_AGAIN, WAIT,
+    Inner, LOOK_AGAIN,
     fields::Fingerprints,
     outcome::{Hold, Outcome, Phase},
     reconcile::{carries, removal_graph},
@@ -52,7 +52,7 @@ impl Removal {
         let chosen = |id: &ObjectId| only.is_none_or(|only| only.contains(id));
         // Subscribe before looking, so that nothing that happens in between is lost.
         let changes = inner.hub.subscribe(&parent.uid);
-        let mut watched = inner.watch;
+        let mut watched = BTreeSet::new();
         let mut places: BTreeMap<GroupKind, BTreeSet<String>> = BTreeMap::new();
         for entry in inventory.entries().filter(|e| chosen(&e.id)) {
             let namespaces = places.entry(entry.id.group_kind()).or_default();
@@ -60,19 +60,17 @@ impl Removal {
         }
         let mut served = BTreeMap::new();
         for (kind, namespaces) in &places {
-            match inner.served(kind).await {
-                Some(resource) => {
-                    watched = inner.watch && inner.hub.ensure(&resource, namespaces).await && watched;
-                    served.insert(kind.clone(), resource);
-                }
-                None => watched = false,
+            let Some(resource) = inner.served(kind).await else { continue };
+            if inner.watch && inner.hub.ensure(&resource, namespaces).await {
+                watched.insert(kind.clone());
             }
+            served.insert(kind.clone(), resource);
         }
         let seen = if inner.watch { inner.hub.live(&parent.uid) } else { BTreeMap::new() };
 
         let graph = removal_graph(inventory, only);
         let keep_all = inventory.decision.as_ref().is_some_and(|d| d.children == DeletionPolicy::Keep);
-        let authority = Authority::Marks { manager: inner.manager.clone(), parent: parent.clone() };
+        let authority = Arc::new(Authority::Marks { manager: inner.manager.clone(), parent: parent.clone() });
         let mut cases = BTreeMap::new();
         for node in graph.nodes() {
             let Some(entry) = inventory.get(graph.id(node)).filter(|e| chosen(&e.id)) else { continue };
@@ -86,7 +84,7 @@ impl Removal {
             subject.keep = entry.role == Role::Child && (keep_all || entry.deletion == DeletionPolicy::Keep);
             subject.propagation = policy::propagation(&entry.id, !graph.dependencies(node).is_empty());
             let live = seen.get(&entry.id).cloned();
-            cases.insert(node, Case::new(subject, authority.clone(), live));
+            cases.insert(node, Case::new(subject, Arc::clone(&authority), live));
         }
         let proxies = inventory.entries().filter(|e| e.role == Role::Proxy).filter_map(|e| e.uid.clone()).collect();
         let mut course = Course::new(graph, cases);
@@ -103,7 +101,8 @@ impl Removal {
             proxies,
             concurrency: inner.concurrency,
         };
-        Self { executor, course, agenda: Agenda::default(), wakes: Wakes::new(changes, watched) }
+        let wakes = Wakes::Shared { changes, kinds: watched, parent: parent.uid.clone() };
+        Self { executor, course, agenda: Agenda::default(), wakes }
     }
 
     /// Holds back what an unreadable part of the record may depend on: entries that recorded more dependents than can
@@ -176,8 +175,7 @@ impl Removal {
     /// When to look again if nothing changes before.
     fn next_look(&self) -> Duration {
         let due = self.agenda.next_due().map(|at| at.saturating_duration_since(Instant::now()));
-        let fallback = if self.wakes.watched { LOOK_AGAIN } else { WAIT };
-        due.unwrap_or(fallback).clamp(Duration::from_millis(100), LOOK_AGAIN)
+        due.unwrap_or(LOOK_AGAIN).clamp(Duration::from_millis(100), LOOK_AGAIN)
     }
 }
 

@@ -22,7 +22,7 @@ use crate::{
     manager::Manager,
     object::{GroupKind, ObjectId, ResourceKind, Scope, Uid},
     ownership::BackPointer,
-    teardown::{Live, metadata_api},
+    teardown::{Change, Live, metadata_api},
 };
 
 /// A parent that should be reconciled because a child changed or went.
@@ -86,7 +86,7 @@ struct State {
     places: BTreeMap<Place, Watched>,
     /// Objects by the parent UID in their label.
     children: BTreeMap<Uid, BTreeSet<ObjectId>>,
-    subscribers: BTreeMap<Uid, Vec<mpsc::UnboundedSender<ObjectId>>>,
+    subscribers: BTreeMap<Uid, Vec<mpsc::UnboundedSender<Change>>>,
     wakeups: Vec<mpsc::UnboundedSender<Wakeup>>,
 }
 
@@ -169,7 +169,7 @@ impl Hub {
     }
 
     /// Changes of objects labelled with `parent`, from now on.
-    pub(crate) fn subscribe(&self, parent: &Uid) -> mpsc::UnboundedReceiver<ObjectId> {
+    pub(crate) fn subscribe(&self, parent: &Uid) -> mpsc::UnboundedReceiver<Change> {
         let (sender, receiver) = mpsc::unbounded_channel();
         let mut state = lock(&self.state);
         let senders = state.subscribers.entry(parent.clone()).or_default();
@@ -195,10 +195,14 @@ impl State {
     }
 
     /// Tells everybody concerned that an object changed.
-    fn announce(&mut self, id: &ObjectId, live: &Live) {
+    fn announce(&mut self, id: &ObjectId, live: &Live, present: bool) {
         let parent = live.label.as_ref().and_then(|uid| Uid::new(uid).ok());
         if let Some(senders) = parent.as_ref().and_then(|uid| self.subscribers.get_mut(uid)) {
-            senders.retain(|s| s.send(id.clone()).is_ok());
+            let change = match present {
+                true => Change::Seen(id.clone(), live.clone()),
+                false => Change::Lost(id.clone()),
+            };
+            senders.retain(|s| s.send(change.clone()).is_ok());
         }
         let Some(pointer) = live.back_pointer.as_deref().and_then(|text| BackPointer::decode(text).ok()) else {
             return;
@@ -230,13 +234,13 @@ impl State {
             self.index(&id, &before, false);
         }
         self.index(&id, &live, true);
-        self.announce(&id, &live);
+        self.announce(&id, &live, true);
     }
 
     fn take(&mut self, place: &Place, id: &ObjectId) {
         let Some(live) = self.places.get_mut(place).and_then(|w| w.seen.remove(id)) else { return };
         self.index(id, &live, false);
-        self.announce(id, &live);
+        self.announce(id, &live, false);
     }
 }
 

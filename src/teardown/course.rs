@@ -5,13 +5,14 @@
 //! from here, so that the plan shown is the plan executed.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
 use super::{
+    live::Live,
     policy,
-    proof::{Block, Case, Event, Reason, Settled, Step},
+    proof::{Block, Case, Event, Settled, Step},
     sequencer::Sequencer,
 };
 use crate::{
@@ -35,6 +36,31 @@ pub enum Progress {
     Settled(Settled),
 }
 
+/// What a hint from a watch came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Hint {
+    /// Nothing that matters now.
+    Nothing,
+    /// It was taken in; a request may follow.
+    Taken,
+    /// The object is blocked, and what blocks it may have changed: ask again soon, but not at the pace of whoever writes.
+    AskSoon,
+}
+
+/// One object that is to go.
+#[derive(Debug)]
+struct Slot {
+    case: Case,
+    progress: Progress,
+    /// For whose sake it is kept, if not by a policy of its own.
+    kept_for: Option<ObjectId>,
+    /// Held back by the caller: nothing but the caller changes that.
+    held: bool,
+    /// A watch reported something while a request was outstanding, whose answer may be older.
+    overtaken: bool,
+}
+
 /// Every object of a graph that is to go, and how far each has come.
 ///
 /// Nodes without a case are taken to exist and to stay: they hold back what they depend on. A prune is the course of
@@ -44,13 +70,14 @@ pub enum Progress {
 /// - A DELETE for an object is handed out only when every object that depends on it is settled.
 /// - At most one request about an object is outstanding.
 /// - An object that is kept spreads: what it requires, its Namespace and its kind's definition are kept as well.
+/// - The same answers in the same order lead to the same requests in the same order.
 #[derive(Debug)]
 pub struct Course {
     sequencer: Sequencer,
-    cases: BTreeMap<Node, Case>,
-    progress: BTreeMap<Node, Progress>,
-    kept_for: BTreeMap<Node, ObjectId>,
+    slots: BTreeMap<Node, Slot>,
     outbox: VecDeque<(Node, Step)>,
+    /// Handed out by `next` and not answered.
+    outstanding: BTreeSet<Node>,
     unsettled: usize,
 }
 
@@ -58,23 +85,25 @@ impl Course {
     /// A course over `graph`, with a case for each object that is to go.
     #[must_use]
     pub fn new(graph: Arc<DependencyGraph>, cases: BTreeMap<Node, Case>) -> Self {
+        let slot = |case| Slot { case, progress: Progress::Idle, kept_for: None, held: false, overtaken: false };
         let mut this = Self {
             sequencer: Sequencer::deletion(graph),
-            progress: cases.keys().map(|n| (*n, Progress::Idle)).collect(),
-            kept_for: BTreeMap::new(),
-            outbox: VecDeque::new(),
             unsettled: cases.len(),
-            cases,
+            slots: cases.into_iter().map(|(node, case)| (node, slot(case))).collect(),
+            outbox: VecDeque::new(),
+            outstanding: BTreeSet::new(),
         };
-        let kept: Vec<_> = this.cases.iter().filter(|(_, case)| case.is_kept()).map(|(node, _)| *node).collect();
+        let kept: Vec<_> = this.slots.iter().filter(|(_, slot)| slot.case.is_kept()).map(|(node, _)| *node).collect();
         this.spread(kept);
         this
     }
 
-    /// Holds an object back for a reason of the caller's, such as an unreadable part of the inventory.
+    /// Holds an object back for a reason of the caller's, such as an unreadable part of the inventory. Nothing is asked
+    /// about it, and what it depends on waits for it, for the rest of this course.
     pub fn hold(&mut self, node: Node, block: Block) {
-        if let Some(progress) = self.progress.get_mut(&node).filter(|p| **p == Progress::Idle) {
-            *progress = Progress::Blocked(block);
+        if let Some(slot) = self.slots.get_mut(&node).filter(|s| s.progress == Progress::Idle) {
+            slot.progress = Progress::Blocked(block);
+            slot.held = true;
         }
     }
 
@@ -82,11 +111,12 @@ impl Course {
     fn spread(&mut self, mut from: Vec<Node>) {
         let graph = Arc::clone(self.sequencer.graph());
         while let Some(node) = from.pop() {
-            for needed in policy::needed_by_kept(&graph, node, |n| self.cases.get(&n).map(Case::subject)) {
-                let Some(case) = self.cases.get_mut(&needed) else { continue };
-                if !case.subject().keep {
-                    case.keep();
-                    self.kept_for.insert(needed, graph.id(node).clone());
+            let subject = |n| self.slots.get(&n).map(|slot| slot.case.subject());
+            for needed in policy::needed_by_kept(&graph, node, subject) {
+                let Some(slot) = self.slots.get_mut(&needed) else { continue };
+                if !slot.case.subject().keep {
+                    slot.case.keep();
+                    slot.kept_for = Some(graph.id(node).clone());
                     from.push(needed);
                 }
             }
@@ -98,12 +128,12 @@ impl Course {
     pub fn next(&mut self) -> Option<(Node, Step)> {
         loop {
             if let Some(next) = self.outbox.pop_front() {
+                self.outstanding.insert(next.0);
                 return Some(next);
             }
             let node = self.sequencer.ready()?;
-            let held = !matches!(self.progress.get(&node), Some(Progress::Idle));
-            if let Some(case) = self.cases.get_mut(&node).filter(|_| !held) {
-                let step = case.start();
+            if let Some(slot) = self.slots.get_mut(&node).filter(|s| s.progress == Progress::Idle) {
+                let step = slot.case.start();
                 self.take(node, step);
             }
         }
@@ -111,47 +141,87 @@ impl Course {
 
     /// What happened to the object of `node`.
     pub fn answer(&mut self, node: Node, event: Event) {
-        if matches!(self.progress.get(&node), None | Some(Progress::Settled(_))) {
+        self.outstanding.remove(&node);
+        let Some(slot) = self.slots.get_mut(&node) else { return };
+        if matches!(slot.progress, Progress::Idle | Progress::Settled(_)) || slot.held {
             return;
         }
-        if let Some(case) = self.cases.get_mut(&node) {
-            let step = case.on(event);
-            self.take(node, step);
+        let overtaken = std::mem::take(&mut slot.overtaken);
+        let mut step = slot.case.on(event);
+        if overtaken && step == Step::Wait {
+            step = slot.case.on(Event::Changed);
+        }
+        self.take(node, step);
+    }
+
+    /// Every request that was handed out and not answered is lost, because whoever sent it was cancelled: ask again.
+    pub fn recall(&mut self) {
+        for node in std::mem::take(&mut self.outstanding) {
+            self.answer(node, Event::Changed);
         }
     }
 
     /// Something about the object may have changed, or enough time has passed: ask again, if it is waited for.
     /// Returns whether that leads to a request.
     pub fn wake(&mut self, node: Node) -> bool {
-        let waited_for = match self.progress.get(&node) {
-            Some(Progress::Waiting) => true,
-            Some(Progress::Blocked(block)) => !matches!(block.reason, Reason::Damaged | Reason::NotManaged),
-            _ => false,
-        };
-        if waited_for {
-            self.answer(node, Event::Changed);
+        let Some(slot) = self.slots.get_mut(&node).filter(|s| !s.held) else { return false };
+        match slot.progress {
+            Progress::Waiting | Progress::Blocked(_) => {
+                self.answer(node, Event::Changed);
+                true
+            }
+            Progress::Asked => {
+                slot.overtaken = true;
+                false
+            }
+            Progress::Idle | Progress::Settled(_) => false,
         }
-        waited_for
+    }
+
+    /// A watch showed the object. That is a hint, which may be older than the last answer: it never leads to a DELETE
+    /// without a question first.
+    pub fn seen(&mut self, node: Node, live: Live) -> Hint {
+        let Some(slot) = self.slots.get_mut(&node).filter(|s| !s.held) else { return Hint::Nothing };
+        let same = slot.case.live().is_some_and(|known| known.uid == live.uid);
+        match &slot.progress {
+            // An event from before the DELETE.
+            Progress::Waiting if same && !live.is_terminating() => Hint::Nothing,
+            Progress::Waiting if same => {
+                self.answer(node, Event::Live(live));
+                Hint::Taken
+            }
+            Progress::Waiting => {
+                self.answer(node, Event::Changed);
+                Hint::Taken
+            }
+            Progress::Asked if !same => {
+                slot.overtaken = true;
+                Hint::Nothing
+            }
+            Progress::Blocked(_) => Hint::AskSoon,
+            _ => Hint::Nothing,
+        }
     }
 
     fn take(&mut self, node: Node, step: Step) {
-        let progress = match step {
+        let Some(slot) = self.slots.get_mut(&node) else { return };
+        slot.progress = match step {
             Step::Wait => Progress::Waiting,
             Step::Block(block) => Progress::Blocked(block),
             Step::Settle(settled) => {
+                slot.progress = Progress::Settled(settled.clone());
                 if settled == Settled::Detached {
                     self.spread(vec![node]);
                 }
                 self.unsettled -= 1;
                 self.sequencer.settle(node);
-                Progress::Settled(settled)
+                return;
             }
             step => {
                 self.outbox.push_back((node, step));
                 Progress::Asked
             }
         };
-        self.progress.insert(node, progress);
     }
 
     /// The graph.
@@ -163,24 +233,24 @@ impl Course {
     /// The case of a node, if it is to go.
     #[must_use]
     pub fn case(&self, node: Node) -> Option<&Case> {
-        self.cases.get(&node)
+        self.slots.get(&node).map(|slot| &slot.case)
     }
 
-    /// All objects that are to go, with how far each has come.
+    /// All objects that are to go, with how far each has come, in order of identity.
     pub fn progress(&self) -> impl Iterator<Item = (Node, &Case, &Progress)> + '_ {
-        self.cases.iter().zip(self.progress.values()).map(|((node, case), progress)| (*node, case, progress))
+        self.slots.iter().map(|(node, slot)| (*node, &slot.case, &slot.progress))
     }
 
     /// How far one object has come.
     #[must_use]
     pub fn progress_of(&self, node: Node) -> Option<&Progress> {
-        self.progress.get(&node)
+        self.slots.get(&node).map(|slot| &slot.progress)
     }
 
     /// For whose sake an object is kept, if not by a policy of its own.
     #[must_use]
     pub fn kept_for(&self, node: Node) -> Option<&ObjectId> {
-        self.kept_for.get(&node)
+        self.slots.get(&node)?.kept_for.as_ref()
     }
 
     /// What `node` waits for directly.
@@ -205,3 +275,6 @@ impl Course {
         self.unsettled
     }
 }
+
+#[cfg(test)]
+mod tests;

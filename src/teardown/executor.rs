@@ -5,23 +5,25 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
-use futures::{StreamExt, stream::FuturesUnordered};
+use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube_client::{Client, api::Patch};
 use serde_json::json;
-use tokio::{sync::mpsc, time::Instant};
+use tokio::time::Instant;
 
 use super::{
-    course::{Course, Progress},
+    course::{Course, Hint, Progress},
     live::{Authority, Live},
     policy,
     proof::{Event, Reason, Settled, Step, Subject},
     report::Report,
     requests,
+    wakes::{Change, Wakes},
 };
 use crate::{
     answer::{Answer, Refusal},
@@ -33,6 +35,10 @@ use crate::{
 
 /// Most requests in flight at once, unless set: more gains nothing against one API server.
 pub const DEFAULT_CONCURRENCY: usize = 32;
+
+/// How soon a blocked object is asked about again when a watch shows that it changed: whoever changes it often must not
+/// set the pace.
+const SOON: Duration = Duration::from_secs(1);
 
 /// Something that happened during a teardown, for a progress bar or a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +62,7 @@ pub(crate) struct Executor {
     /// Discovery of the target cluster.
     pub(crate) resolver: Resolver,
     /// By whose word objects are deleted.
-    pub(crate) authority: Authority,
+    pub(crate) authority: Arc<Authority>,
     /// UIDs of the parent's proxies: their references are taken off what is kept.
     pub(crate) proxies: BTreeSet<Uid>,
     /// Most requests in flight.
@@ -66,26 +72,6 @@ pub(crate) struct Executor {
 impl std::fmt::Debug for Executor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Executor").field("authority", &self.authority).finish_non_exhaustive()
-    }
-}
-
-/// Where changes of watched objects come from.
-#[derive(Debug)]
-pub(crate) struct Wakes {
-    changes: mpsc::UnboundedReceiver<ObjectId>,
-    /// Whether all kinds of the course are watched.
-    pub(crate) watched: bool,
-}
-
-impl Wakes {
-    /// Changes as reported by a watch.
-    pub(crate) fn new(changes: mpsc::UnboundedReceiver<ObjectId>, watched: bool) -> Self {
-        Self { changes, watched }
-    }
-
-    /// No watch: everything is asked about again after a while.
-    pub(crate) fn none() -> Self {
-        Self::new(mpsc::unbounded_channel().1, false)
     }
 }
 
@@ -108,6 +94,19 @@ impl Agenda {
     /// When the next object is asked about again.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.queue.first().map(|(at, _)| *at)
+    }
+
+    /// Brings the next question about an object forward.
+    fn hurry(&mut self, node: Node, at: Instant) {
+        if self.due.get(&node).is_some_and(|due| *due > at) {
+            self.unschedule(node);
+            self.schedule(node, at);
+        }
+    }
+
+    fn schedule(&mut self, node: Node, at: Instant) {
+        self.due.insert(node, at);
+        self.queue.insert((at, node));
     }
 
     fn unschedule(&mut self, node: Node) {
@@ -142,8 +141,7 @@ impl Agenda {
         let at = Instant::now() + policy::pace(&reason, *attempt, watched);
         *attempt += 1;
         self.unschedule(node);
-        self.due.insert(node, at);
-        self.queue.insert((at, node));
+        self.schedule(node, at);
         self.since.entry(course.graph().id(node).clone()).or_insert_with(|| Time(Timestamp::now()));
     }
 }
@@ -159,44 +157,37 @@ impl Executor {
         deadline: Option<Instant>,
         happened: &mut (dyn FnMut(Happened) + Send),
     ) {
+        // What an earlier, cancelled drive had asked.
+        course.recall();
         let mut in_flight = FuturesUnordered::new();
-        let mut wakes_open = true;
         loop {
             let open = deadline.is_none_or(|d| Instant::now() < d);
             while open && in_flight.len() < self.concurrency {
                 let Some((node, step)) = course.next() else { break };
                 let Some(case) = course.case(node) else { continue };
+                agenda.unschedule(node);
                 let subject = case.subject().clone();
                 if matches!(step, Step::Delete { .. }) {
                     happened(Happened::Deleting(subject.id.clone()));
                 }
-                in_flight.push(async move { (node, self.perform(&subject, step).await) });
-            }
-            if in_flight.is_empty() && (course.is_over() || !open) {
-                return;
+                in_flight.push(async move { (node, self.perform(&subject, step).await) }.boxed());
             }
             let due = agenda.next_due().filter(|_| open);
+            // Nothing in flight and nothing due: it is over, or what is left is held for good.
+            if in_flight.is_empty() && due.is_none() {
+                return;
+            }
             let until = match (due, deadline.filter(|_| open)) {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
             };
-            if in_flight.is_empty() && until.is_none() && !(wakes.watched && wakes_open) {
-                // Nothing in flight, nothing due, nobody to wake us: what is left is held for good.
-                return;
-            }
             tokio::select! {
+                biased;
                 Some((node, event)) = in_flight.next(), if !in_flight.is_empty() => {
                     course.answer(node, event);
-                    self.settle_notes(course, agenda, node, wakes.watched, happened);
+                    Self::take_note(course, agenda, wakes, node, happened);
                 }
-                change = wakes.changes.recv(), if wakes_open => match change {
-                    Some(id) => {
-                        if let Some(node) = course.graph().node(&id) {
-                            course.wake(node);
-                        }
-                    }
-                    None => wakes_open = false,
-                },
+                change = wakes.next() => Self::take_hint(course, agenda, wakes, change),
                 () = sleep_until(until), if until.is_some() => {
                     let now = Instant::now();
                     while let Some(node) = agenda.take_due(now) {
@@ -207,20 +198,55 @@ impl Executor {
         }
     }
 
-    fn settle_notes(
-        &self,
+    /// Takes in what a watch reported.
+    fn take_hint(course: &mut Course, agenda: &mut Agenda, wakes: &mut Wakes, change: Change) {
+        match change {
+            Change::Seen(id, live) => {
+                let Some(node) = course.graph().node(&id) else { return };
+                if course.seen(node, live) == Hint::AskSoon {
+                    agenda.hurry(node, Instant::now() + SOON);
+                }
+            }
+            Change::Lost(id) => {
+                wakes.lost(&id);
+                if let Some(node) = course.graph().node(&id) {
+                    course.wake(node);
+                }
+            }
+            Change::Gap(extent) => {
+                let waiting = course.progress().filter(|(_, _, progress)| matches!(progress, Progress::Waiting));
+                let covered = waiting.filter(|(_, case, _)| extent.covers(&case.subject().id));
+                let nodes: Vec<_> = covered.map(|(node, ..)| node).collect();
+                nodes.into_iter().for_each(|node| drop(course.wake(node)));
+            }
+            Change::Ended(extent) => {
+                wakes.ended(&extent);
+                // They are not watched now: ask, and go on asking.
+                let waiting = course.progress().filter(|(_, _, progress)| matches!(progress, Progress::Waiting));
+                let covered = waiting.filter(|(_, case, _)| extent.covers(&case.subject().id));
+                covered.for_each(|(node, ..)| agenda.hurry(node, Instant::now()));
+            }
+        }
+    }
+
+    fn take_note(
         course: &Course,
         agenda: &mut Agenda,
+        wakes: &mut Wakes,
         node: Node,
-        watched: bool,
         happened: &mut (dyn FnMut(Happened) + Send),
     ) {
+        let (Some(case), Some(progress)) = (course.case(node), course.progress_of(node)) else { return };
+        let id = &case.subject().id;
+        let watched = matches!(progress, Progress::Waiting) && wakes.wait_for(case.subject(), case.live());
         agenda.note(course, node, watched);
-        let id = course.graph().id(node).clone();
-        match course.progress_of(node) {
-            Some(Progress::Settled(settled)) => happened(Happened::Settled(id, settled.clone())),
-            Some(Progress::Waiting) => happened(Happened::Waiting(id)),
-            Some(Progress::Blocked(block)) => happened(Happened::Blocked(id, block.reason.clone())),
+        match progress {
+            Progress::Settled(settled) => {
+                wakes.done_with(id);
+                happened(Happened::Settled(id.clone(), settled.clone()));
+            }
+            Progress::Waiting => happened(Happened::Waiting(id.clone())),
+            Progress::Blocked(block) => happened(Happened::Blocked(id.clone(), block.reason.clone())),
             _ => {}
         }
     }
@@ -250,7 +276,7 @@ impl Executor {
     }
 
     fn manager(&self) -> Option<&crate::manager::Manager> {
-        match &self.authority {
+        match self.authority.as_ref() {
             Authority::Marks { manager, .. } => Some(manager),
             Authority::Caller => None,
         }
@@ -283,7 +309,7 @@ impl Executor {
 
     /// Takes this parent's marks off an object, in the state that was read for it.
     async fn detach(&self, subject: &Subject, live: &Live) -> Event {
-        let Authority::Marks { manager, parent } = &self.authority else { return Event::Detached };
+        let Authority::Marks { manager, parent } = self.authority.as_ref() else { return Event::Detached };
         let meta = match requests::get(&self.client, &subject.resource, &subject.id).await {
             Ok(meta) => meta,
             Err(answer) => return Event::Refused(answer),

@@ -1,27 +1,35 @@
 //! Deletion in dependency order, with proof.
 //!
 //! [`Sequencer`] decides order, [`Case`] decides what an answer means, [`Course`] puts the two together; all three are
-//! state machines without IO. The executor carries a course out, by [`Teardown::run`] or in slices inside of a
-//! reconcile.
+//! state machines without IO. An executor carries a course out: for a custodian as part of its reconcile, and for an
+//! operator that keeps its own records through [`Teardown`], by [`Plan::run`] or in [slices](Plan::slice).
 
 mod course;
 mod executor;
 mod live;
+mod look;
+mod plan;
 pub mod policy;
 pub mod proof;
 mod report;
 mod requests;
+mod run;
 mod sequencer;
+mod wakes;
+mod watching;
 
 pub use self::{
-    course::{Course, Progress},
+    course::{Course, Hint, Progress},
     executor::{DEFAULT_CONCURRENCY, Happened},
     live::{Authority, Live},
+    plan::{Error, Plan, Row, Teardown, Verdict},
     proof::{Block, Case, Event, Proof, Propagation, Reason, Settled, Step, Subject},
     report::{Blocker, Kept, Report},
+    run::{Run, Slice, Underway},
     sequencer::Sequencer,
 };
 pub(crate) use self::{
-    executor::{Agenda, Executor, Wakes},
+    executor::{Agenda, Executor},
     requests::{get as get_metadata, metadata_api, patch_metadata},
+    wakes::{Change, Wakes},
 };

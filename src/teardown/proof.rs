@@ -17,7 +17,7 @@
 //! server lacks groups) each lead to one question and prove nothing. Refusals, time-outs and server errors leave the
 //! object [unknown](Reason::Unknown), and unknown blocks.
 
-use std::time::Duration;
+use std::{fmt, sync::Arc, time::Duration};
 
 use super::live::{Authority, Live};
 use crate::{
@@ -101,6 +101,28 @@ pub enum Reason {
     Damaged,
 }
 
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Terminating => "is terminating",
+            Self::Dependents => "waits for its dependents",
+            Self::Unproven => "has this name, but nothing proves that it is ours; abandon it to go on",
+            Self::Disowned => "lost the mark that it is ours; abandon it to go on",
+            Self::Recreated { times } => {
+                return write!(f, "was recreated with our mark {times} times; stop what recreates it");
+            }
+            Self::Refused => "admission refused its deletion",
+            Self::Forbidden => "RBAC refused the request",
+            Self::Throttled { .. } => "the API server asked for a pause",
+            Self::Unknown => "cannot tell whether it exists",
+            Self::NotManaged => {
+                "the ownership policy does not let the parent manage it; widen it or abandon the object"
+            }
+            Self::Damaged => "an unreadable part of the inventory may depend on it",
+        })
+    }
+}
+
 /// A reason with the API server's own words, where it had any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -120,6 +142,15 @@ impl Block {
 
     pub(crate) fn said(reason: Reason, words: impl Into<String>) -> Self {
         Self { reason, words: words.into() }
+    }
+}
+
+impl fmt::Display for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.words.as_str() {
+            "" => write!(f, "{}", self.reason),
+            words => write!(f, "{}: {words}", self.reason),
+        }
     }
 }
 
@@ -240,7 +271,7 @@ pub enum Event {
 #[derive(Clone, Debug)]
 pub struct Case {
     subject: Subject,
-    authority: Authority,
+    authority: Arc<Authority>,
     manager_guard: Option<String>,
     live: Option<Live>,
     /// Rounds lost to preconditions.
@@ -252,8 +283,9 @@ pub struct Case {
 impl Case {
     /// A case about `subject`; `live` is what a list or watch showed of it, if anything.
     #[must_use]
-    pub fn new(subject: Subject, authority: Authority, live: Option<Live>) -> Self {
-        let manager_guard = match &authority {
+    pub fn new(subject: Subject, authority: impl Into<Arc<Authority>>, live: Option<Live>) -> Self {
+        let authority = authority.into();
+        let manager_guard = match authority.as_ref() {
             Authority::Marks { manager, .. } if subject.role == Role::Proxy => Some(manager.proxy_finalizer()),
             _ => None,
         };
@@ -280,8 +312,21 @@ impl Case {
     /// Whether the object is to stay: by policy, or because a foreign mark on it says so.
     #[must_use]
     pub fn is_kept(&self) -> bool {
-        let asked = |live: &Live| live.markers.iter().any(|m| m.verdict.keeps());
+        let asked = |live: &Live| !self.is_other(live) && live.markers.iter().any(|m| m.verdict.keeps());
         self.subject.keep || self.subject.state == EntryState::Detaching || self.live.as_ref().is_some_and(asked)
+    }
+
+    /// Whether `live` is an incarnation that is not ours and was never on record.
+    fn is_other(&self, live: &Live) -> bool {
+        let recorded = self.subject.uid.as_ref();
+        recorded.is_some_and(|uid| *uid != live.uid) && !self.may_delete(live)
+    }
+
+    fn may_delete(&self, live: &Live) -> bool {
+        match self.authority.as_ref() {
+            Authority::Caller => self.subject.uid.as_ref() == Some(&live.uid),
+            marks @ Authority::Marks { .. } => live.is_ours(marks, &self.subject.id),
+        }
     }
 
     /// The first step, once everything that depends on the object is settled.
@@ -289,6 +334,11 @@ impl Case {
     pub fn start(&mut self) -> Step {
         if self.subject.state == EntryState::Abandoned {
             return Step::Settle(Settled::Abandoned);
+        }
+        // A list or watch that shows another incarnation than the one on record may be older than the record.
+        let outdated = |live: &Live| self.subject.uid.as_ref().is_some_and(|uid| *uid != live.uid);
+        if self.live.as_ref().is_some_and(outdated) {
+            return Step::Get;
         }
         self.judge()
     }
@@ -348,11 +398,13 @@ impl Case {
         let Some(live) = self.live.clone() else { return Step::Get };
         let recorded = self.subject.uid.clone();
         let same = recorded.as_ref() == Some(&live.uid);
-        if !live.is_ours(&self.authority, &self.subject.id) || (matches!(self.authority, Authority::Caller) && !same) {
+        if !self.may_delete(&live) {
             return match recorded {
+                Some(_) if !same => Step::Settle(Settled::Gone(Proof::Replaced { by: live.uid })),
                 // Detaching took the marks off before it could be recorded.
                 _ if self.is_kept() => Step::Settle(Settled::Detached),
-                Some(_) if !same => Step::Settle(Settled::Gone(Proof::Replaced { by: live.uid })),
+                // On its way out already: there is nothing left to send, whoever took the marks off.
+                Some(_) if live.is_terminating() => Step::Wait,
                 Some(_) => Step::Block(Block::new(Reason::Disowned)),
                 None => Step::Block(Block::new(Reason::Unproven)),
             };
@@ -413,8 +465,13 @@ impl Case {
             Answer::TooManyRequests { retry_after } => {
                 block(Reason::Throttled { after: retry_after.unwrap_or(Duration::from_secs(1)) })
             }
-            Answer::Denied { .. } | Answer::WebhookUnavailable { .. } | Answer::Invalid => block(Reason::Refused),
+            Answer::Denied { .. } | Answer::WebhookUnavailable { .. } | Answer::Invalid | Answer::Conflict => {
+                block(Reason::Refused)
+            }
             _ => block(Reason::Unknown),
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

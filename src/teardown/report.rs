@@ -6,9 +6,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
     course::{Course, Progress},
-    proof::{Proof, Reason, Settled},
+    proof::{Case, Proof, Reason, Settled},
 };
-use crate::object::{ObjectId, Uid};
+use crate::{
+    graph::Node,
+    object::{ObjectId, Uid},
+};
 
 /// An object that is not done with, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,28 +37,15 @@ impl fmt::Display for Blocker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.id)?;
         match &self.reason {
-            Reason::Terminating if self.finalizers.is_empty() => f.write_str("is terminating")?,
-            Reason::Terminating => write!(f, "is terminating, kept by finalizers {}", self.finalizers.join(", "))?,
+            Reason::Terminating if !self.finalizers.is_empty() => {
+                write!(f, "{}, kept by finalizers {}", self.reason, self.finalizers.join(", "))?;
+            }
             Reason::Dependents => match self.dependents.as_slice() {
                 [one] => write!(f, "waits for {one}")?,
                 [first, rest @ ..] => write!(f, "waits for {first} and {} more", rest.len())?,
-                [] => f.write_str("waits for its dependents")?,
+                [] => write!(f, "{}", self.reason)?,
             },
-            Reason::Unproven => {
-                f.write_str("has this name, but nothing proves that it is ours; abandon it to go on")?
-            }
-            Reason::Disowned => f.write_str("lost the mark that it is ours; abandon it to go on")?,
-            Reason::Recreated { times } => {
-                write!(f, "was recreated with our mark {times} times; stop what recreates it")?
-            }
-            Reason::Refused => f.write_str("admission refused its deletion")?,
-            Reason::Forbidden => f.write_str("RBAC refused the request")?,
-            Reason::Throttled { .. } => f.write_str("the API server asked for a pause")?,
-            Reason::Unknown => f.write_str("cannot tell whether it exists")?,
-            Reason::NotManaged => {
-                f.write_str("the ownership policy does not let the parent manage it; widen it or abandon the object")?
-            }
-            Reason::Damaged => f.write_str("an unreadable part of the inventory may depend on it")?,
+            reason => write!(f, "{reason}")?,
         }
         if !self.words.is_empty() {
             write!(f, ": {}", self.words)?;
@@ -74,6 +64,18 @@ pub struct Kept {
     pub needed_by: Option<ObjectId>,
     /// The foreign marks on it that asked for it, in words.
     pub markers: Vec<String>,
+}
+
+impl Kept {
+    /// Why `case` is kept.
+    pub(super) fn of(course: &Course, node: Node, case: &Case) -> Self {
+        let markers = case.live().into_iter().flat_map(|live| &live.markers).filter(|m| m.verdict.keeps());
+        Self {
+            id: case.subject().id.clone(),
+            needed_by: course.kept_for(node).cloned(),
+            markers: markers.map(ToString::to_string).collect(),
+        }
+    }
 }
 
 /// What became of the objects of a teardown or prune.
@@ -99,6 +101,33 @@ impl Report {
         self.blockers.is_empty() && self.waiting.is_empty()
     }
 
+    /// Number of objects in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.gone.len() + self.kept.len() + self.abandoned.len() + self.unfinished()
+    }
+
+    /// Whether it speaks of no object.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Number of objects that are not done with.
+    #[must_use]
+    pub fn unfinished(&self) -> usize {
+        self.blockers.len() + self.waiting.len()
+    }
+
+    /// What blocks, in words: the first blocker and the number of others.
+    pub(super) fn first_blocker(&self) -> String {
+        match self.blockers.as_slice() {
+            [] => "nothing blocks".to_owned(),
+            [one] => one.to_string(),
+            [first, rest @ ..] => format!("{first} (and {} more)", rest.len()),
+        }
+    }
+
     /// The report of a course; `since` tells when an object was first found blocked.
     #[must_use]
     pub fn of(course: &Course, since: &BTreeMap<ObjectId, Time>) -> Self {
@@ -122,12 +151,7 @@ impl Report {
                 Progress::Settled(Settled::Gone(proof)) => report.gone.push((id.clone(), proof.clone())),
                 Progress::Settled(Settled::Abandoned) => report.abandoned.push(id.clone()),
                 Progress::Settled(Settled::Detached) => {
-                    let markers = case.live().map(|l| l.markers.iter().map(|m| m.to_string()).collect());
-                    report.kept.push(Kept {
-                        id: id.clone(),
-                        needed_by: course.kept_for(node).cloned(),
-                        markers: markers.unwrap_or_default(),
-                    });
+                    report.kept.push(Kept::of(course, node, case));
                 }
                 Progress::Idle => report.waiting.push(blocker(Reason::Dependents, String::new())),
                 Progress::Asked => report.blockers.push(blocker(Reason::Unknown, "not answered yet".into())),

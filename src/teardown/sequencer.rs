@@ -48,8 +48,10 @@ pub struct Sequencer {
     graph: Arc<DependencyGraph>,
     direction: Direction,
     state: Vec<State>,
-    /// Per group: edges from unsettled nodes outside of it that hold it back.
+    /// Per group: edges from nodes of unsettled groups that hold it back.
     held_by: Vec<u32>,
+    /// Per group: members that are not settled. What waits for one waits for all, as each member needs what any needs.
+    open_members: Vec<u32>,
     /// Per node: the longest path that still lies behind it.
     path: Vec<u32>,
     queue: BinaryHeap<(u32, Reverse<Node>)>,
@@ -82,11 +84,16 @@ impl Sequencer {
                 free.push(node);
             }
         }
+        let mut open_members = vec![0; graph.groups()];
+        for node in graph.nodes() {
+            open_members[graph.group(node).index()] += 1;
+        }
         let path = remaining_paths(&graph, direction);
         let mut this = Self {
             direction,
             state: vec![State::Waiting; graph.len()],
             held_by,
+            open_members,
             path,
             queue: BinaryHeap::new(),
             unsettled: graph.len(),
@@ -134,11 +141,13 @@ impl Sequencer {
         self.unsettled -= 1;
         let graph = Arc::clone(&self.graph);
         let group = graph.group(node);
-        for next in after(&graph, self.direction, node) {
-            let next_group = graph.group(*next);
-            if next_group == group {
-                continue;
-            }
+        let open = &mut self.open_members[group.index()];
+        *open -= 1;
+        if *open > 0 {
+            return;
+        }
+        let nexts = graph.members(group).iter().flat_map(|member| after(&graph, self.direction, *member));
+        for next_group in nexts.map(|next| graph.group(*next)).filter(|next| *next != group) {
             let held = &mut self.held_by[next_group.index()];
             *held -= 1;
             if *held == 0 {
@@ -161,13 +170,12 @@ impl Sequencer {
         self.held_by[self.graph.group(node).index()] == 0
     }
 
-    /// The unsettled nodes that hold `node` back directly.
+    /// The unsettled nodes that hold `node` back directly, a group as a whole.
     pub fn waits_for(&self, node: Node) -> impl Iterator<Item = Node> + '_ {
         let group = self.graph.group(node);
-        before(&self.graph, self.direction, node)
-            .iter()
-            .copied()
-            .filter(move |n| !self.is_settled(*n) && self.graph.group(*n) != group)
+        let groups: BTreeSet<_> =
+            before(&self.graph, self.direction, node).iter().map(|n| self.graph.group(*n)).filter(|g| *g != group).collect();
+        groups.into_iter().flat_map(|g| self.graph.members(g)).copied().filter(|n| !self.is_settled(*n))
     }
 
     /// Number of nodes that are not settled.
@@ -326,8 +334,9 @@ mod tests {
             loop {
                 while let Some(node) = sequencer.ready() {
                     prop_assert!(handed_out.insert(node), "handed out twice");
-                    for earlier in before(&graph, direction, node) {
-                        prop_assert!(sequencer.is_settled(*earlier) || graph.group(*earlier) == graph.group(node));
+                    for earlier in before(&graph, direction, node).iter().map(|n| graph.group(*n)) {
+                        let settled = graph.members(earlier).iter().all(|n| sequencer.is_settled(*n));
+                        prop_assert!(settled || earlier == graph.group(node));
                     }
                     taken.push(node);
                 }
