@@ -146,7 +146,8 @@ impl Sequencer {
         if *open > 0 {
             return;
         }
-        let nexts = graph.members(group).iter().flat_map(|member| after(&graph, self.direction, *member));
+        let direction = self.direction;
+        let nexts = graph.members(group).iter().flat_map(|member| after(&graph, direction, *member));
         for next_group in nexts.map(|next| graph.group(*next)).filter(|next| *next != group) {
             let held = &mut self.held_by[next_group.index()];
             *held -= 1;
@@ -173,8 +174,11 @@ impl Sequencer {
     /// The unsettled nodes that hold `node` back directly, a group as a whole.
     pub fn waits_for(&self, node: Node) -> impl Iterator<Item = Node> + '_ {
         let group = self.graph.group(node);
-        let groups: BTreeSet<_> =
-            before(&self.graph, self.direction, node).iter().map(|n| self.graph.group(*n)).filter(|g| *g != group).collect();
+        let groups: BTreeSet<_> = before(&self.graph, self.direction, node)
+            .iter()
+            .map(|n| self.graph.group(*n))
+            .filter(|g| *g != group)
+            .collect();
         groups.into_iter().flat_map(|g| self.graph.members(g)).copied().filter(|n| !self.is_settled(*n))
     }
 

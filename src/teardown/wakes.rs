@@ -168,8 +168,9 @@ impl Watches {
                 return true;
             }
             let Some(version) = self.listed.get(&extent).filter(|_| !self.refused.contains(&extent)) else { continue };
-            let watching = Watching::selected(&self.client, &subject.resource, extent.clone(), self.selector.as_deref())
-                .from(version.clone());
+            let watching =
+                Watching::selected(&self.client, &subject.resource, extent.clone(), self.selector.as_deref())
+                    .from(version.clone());
             let watch = self.start(watching);
             self.open.insert(extent, watch);
             return true;

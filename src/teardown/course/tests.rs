@@ -200,8 +200,14 @@ fn world() -> impl Strategy<Value = World> {
     let few = || proptest::collection::vec(0_usize..14, 0..3);
     let faults = proptest::collection::vec((0_usize..8, fault()), 0..80);
     let hints = proptest::collection::vec((0_usize..80, 0_usize..14, any::<bool>()), 0..30);
-    (1_usize..14, edges, few(), few(), faults, hints)
-        .prop_map(|(nodes, edges, kept, absent, faults, hints)| World { nodes, edges, kept, absent, faults, hints })
+    (1_usize..14, edges, few(), few(), faults, hints).prop_map(|(nodes, edges, kept, absent, faults, hints)| World {
+        nodes,
+        edges,
+        kept,
+        absent,
+        faults,
+        hints,
+    })
 }
 
 /// Everything that was asked, in order, and how each object ended.

@@ -47,7 +47,8 @@ fn the_rows_are_what_is_carried_out() {
 
 #[test]
 fn a_definition_goes_after_what_it_may_define_even_without_manifest() {
-    let set = ["CustomResourceDefinition.apiextensions.k8s.io foos.example.com", "Foo.example.com a/x", "ConfigMap a/y"];
+    let set =
+        ["CustomResourceDefinition.apiextensions.k8s.io foos.example.com", "Foo.example.com a/x", "ConfigMap a/y"];
     let teardown = Teardown::new(objects(&set)).rules(Rules::standard());
     let waits = |plan: &Plan| {
         let node = plan.graph().node(&id(set[0])).unwrap();
@@ -67,10 +68,7 @@ fn what_has_no_order_is_an_error_before_anything_is_sent() {
     let error = pair().edges(cycle).plan().unwrap_err();
     assert!(matches!(&error, Error::Order { source: graph::Error::Cycles(_) }), "{error}");
     let stranger = [(id("ConfigMap a/z"), id("ConfigMap a/y"))];
-    assert!(matches!(
-        pair().edges(stranger).plan(),
-        Err(Error::Order { source: graph::Error::UnknownObject { .. } })
-    ));
+    assert!(matches!(pair().edges(stranger).plan(), Err(Error::Order { source: graph::Error::UnknownObject { .. } })));
     assert!(matches!(pair().keep(id("ConfigMap a/z")).plan(), Err(Error::KeepUnknown { .. })));
     assert!(matches!(
         Teardown::new(objects(&["ConfigMap a/x", "ConfigMap a/x"])).plan(),

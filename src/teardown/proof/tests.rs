@@ -39,11 +39,8 @@ struct There<'a> {
 
 impl<'a> There<'a> {
     fn new(id: &'a ObjectId, incarnation: &str) -> Self {
-        let meta = ObjectMeta {
-            uid: Some(incarnation.into()),
-            resource_version: Some("7".into()),
-            ..ObjectMeta::default()
-        };
+        let meta =
+            ObjectMeta { uid: Some(incarnation.into()), resource_version: Some("7".into()), ..ObjectMeta::default() };
         Self { id, meta }
     }
 
@@ -444,7 +441,8 @@ fn conflicts_without_end_are_given_a_rest() {
 
 #[test]
 fn a_409_by_admission_is_a_refusal() {
-    let words = "admission webhook \"nousages.apiextensions.crossplane.io\" denied the request: This resource is in-use";
+    let words =
+        "admission webhook \"nousages.apiextensions.crossplane.io\" denied the request: This resource is in-use";
     let step = deleting().on(conflict(words));
     assert_eq!(blocked(&step).reason, Reason::Refused);
     assert!(blocked(&step).words.contains(words), "{step:?}");
@@ -467,7 +465,10 @@ fn each_other_refusal_has_its_own_outcome() {
     let rbac = "configmaps \"x\" is forbidden: User \"u\" cannot delete resource \"configmaps\" in API group \"\"";
     for (event, reason) in [
         (failure(422, "Invalid", policy), Reason::Refused),
-        (failure(403, "Forbidden", "namespaces \"default\" is forbidden: this namespace may not be deleted"), Reason::Refused),
+        (
+            failure(403, "Forbidden", "namespaces \"default\" is forbidden: this namespace may not be deleted"),
+            Reason::Refused,
+        ),
         (failure(500, "InternalError", webhook), Reason::Refused),
         (failure(403, "Forbidden", rbac), Reason::Forbidden),
         (failure(401, "Unauthorized", "Unauthorized"), Reason::Forbidden),
@@ -500,6 +501,7 @@ fn of_a_secret_only_code_and_reason_are_quoted() {
     let id = ObjectId::new("", "Secret", Some("a"), "x").unwrap();
     let resource = ResourceKind::new("", "v1", "Secret", "secrets", Scope::Namespaced);
     let mut case = of(Subject { uid: Some(uid("u1")), ..Subject::new(id, resource) });
-    let step = case.on(failure(422, "Invalid", "admission webhook \"w\" denied the request: value \"hunter2\" is weak"));
+    let step =
+        case.on(failure(422, "Invalid", "admission webhook \"w\" denied the request: value \"hunter2\" is weak"));
     assert_eq!(blocked(&step).words, "422 Invalid");
 }
