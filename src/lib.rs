@@ -13,7 +13,7 @@
 //! | ordered deletion | [`graph`], [`teardown`] | an object is deleted when everything that depends on it is proven gone |
 //! | finalizers | [`finalizer`] | a finalizer goes when the work is done, which "not finished yet" is not |
 //!
-//! [`custodian`] puts them together: one call in a reconciler.
+//! [`custodian`] puts them together: one call in a reconciler. The [`manual`] has the long form.
 //!
 //! # A whole operator
 //!
@@ -94,6 +94,7 @@ pub mod finalizer;
 pub mod graph;
 pub mod inventory;
 pub mod manager;
+pub mod manual;
 pub mod markers;
 pub mod object;
 pub mod ownership;

@@ -1,0 +1,60 @@
+//! # How to
+//!
+//! ## Take custody of a parent's children
+//!
+//! One [`Custodian`](crate::custodian::Custodian) a parent kind, one call in the reconciler; the [front page](crate) shows a whole
+//! operator. Decide:
+//!
+//! - **What a parent may manage.** [`OwnershipPolicy::SameNamespace`](crate::ownership::OwnershipPolicy) is the default and the
+//!   right choice where tenants write parents: whatever a tenant writes, only objects in the parent's own namespace are
+//!   touched, and the rest is listed in the outcome with the reason. `Builder::ownership_of` decides parent by parent.
+//! - **Proxies or not.** With a pair of proxy owners (built in for GitTrack, one macro
+//!   [`proxy_owners!`](crate::proxy_owners) for any kind) ownership is visible to `kubectl` and to the garbage collector, and
+//!   what a stalled process creates late is collected. Without, inventory and finalizer do the work alone, and no extra
+//!   CustomResourceDefinitions are needed.
+//! - **What happens to objects that exist already**: [`Adoption`](crate::custodian::Adoption). `Never` is the default; what is
+//!   adopted is detached at the end, not deleted.
+//! - **What happens to the children when the parent goes**: `Builder::children_on_delete`. This is the crate's own switch on
+//!   purpose: `kubectl delete --cascade=orphan` leaves a finalizer that the garbage collector may have removed before any
+//!   operator reads it, so it cannot be honoured reliably, and `--cascade=foreground` must not cascade past the order. Neither
+//!   changes what the custodian does.
+//! - **How much a prune may take at once**: [`PruneGuard`](crate::custodian::PruneGuard). An empty desired set prunes nothing
+//!   unless that is allowed.
+//!
+//! ## Say what depends on what
+//!
+//! An edge *A → B* reads "A depends on B": B is applied first and deleted last. Declare it with the annotation
+//! `config.kubernetes.io/depends-on` on A, or in code with `Desired::depends_on`. An object goes before its Namespace and before
+//! the definition of its kind without being told. Declared edges always hold, and a cycle of them is an error that shows
+//! the whole cycle before anything is sent.
+//!
+//! ## Keep something
+//!
+//! `Desired::keep` in code, or one of the marks of other tools on the live object
+//! ([`markers`](crate::markers) lists them; a value that is not known keeps the object and is reported). What is kept keeps
+//! what it requires, its Namespace and the definition of its kind.
+//!
+//! ## Wake the parent when a child changes
+//!
+//! [`Custodian::wakeups`](crate::custodian::Custodian::wakeups) is a stream for `Controller::reconcile_on` (an unstable feature of
+//! kube-runtime); [`Custodian::mapper`](crate::custodian::Custodian::mapper) is for `Controller::watches` (stable). Without either,
+//! parents are looked at by timer, and everything still works. `Controller::owns` does not fit: it goes by the exact
+//! version in an owner reference, misses deletions across a relist, and runs one cluster-scoped parent several times at
+//! once.
+//!
+//! ## Only the order
+//!
+//! [`teardown`](crate::teardown): for an operator that keeps its own records and vouches for objects by their UIDs.
+//!
+//! ## Only the finalizer
+//!
+//! [`Finalizer::reconcile`](crate::finalizer::Finalizer::reconcile), with "not finished yet" as an outcome of its own.
+//!
+//! ## Only legal ownership
+//!
+//! [`LiveOwner`](crate::ownership::LiveOwner) and [`set_owner`](crate::ownership::set_owner): the error says which rule and which scopes.
+//!
+//! ## Only the record
+//!
+//! Any [`InventoryStore`](crate::inventory::InventoryStore). A store of your own runs the suite in `inventory::conformance`
+//! (feature `conformance`).
