@@ -6,14 +6,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
 use futures::{Stream, StreamExt};
 use kube_client::{Client, api::DynamicObject, core::PartialObjectMeta};
 use kube_runtime::{WatchStreamExt, reflector::ObjectRef, watcher};
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{Notify, mpsc, watch},
     task::AbortHandle,
 };
 
@@ -68,14 +68,16 @@ enum Sync {
     Starting,
     /// Listed, and watched.
     Watching,
-    /// Not watchable there: forbidden, or the kind is not served.
-    Refused,
+    /// Not listed at present: forbidden, not served, or no answer. It goes on trying, and nobody waits for it meanwhile.
+    Failing,
 }
 
 /// Where a watch looks: one namespace, or everywhere.
 type Place = (GroupKind, Option<String>);
 
 struct Watched {
+    /// The version that is watched: one that was served when the watch began.
+    version: String,
     seen: BTreeMap<ObjectId, Live>,
     sync: watch::Sender<Sync>,
     task: AbortHandle,
@@ -87,7 +89,34 @@ struct State {
     /// Objects by the parent UID in their label.
     children: BTreeMap<Uid, BTreeSet<ObjectId>>,
     subscribers: BTreeMap<Uid, Vec<mpsc::UnboundedSender<Change>>>,
-    wakeups: Vec<mpsc::UnboundedSender<Wakeup>>,
+    wakeups: Vec<Weak<Pending>>,
+}
+
+/// Wakeups that were not taken yet: one a parent, so that a slow or forgotten stream costs no more than there are parents.
+#[derive(Default)]
+struct Pending {
+    parents: Mutex<BTreeMap<Uid, Wakeup>>,
+    more: Notify,
+}
+
+impl Pending {
+    fn parents(&self) -> MutexGuard<'_, BTreeMap<Uid, Wakeup>> {
+        self.parents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, wakeup: Wakeup) {
+        self.parents().insert(wakeup.uid.clone(), wakeup);
+        self.more.notify_one();
+    }
+
+    async fn take(&self) -> Wakeup {
+        loop {
+            if let Some((_, wakeup)) = self.parents().pop_first() {
+                return wakeup;
+            }
+            self.more.notified().await;
+        }
+    }
 }
 
 /// The shared watches. Cheap to clone; the watches end with the last clone.
@@ -124,7 +153,8 @@ impl Hub {
     /// Watches `kind` wherever `namespaces` says (for namespaced kinds; `None` among them means everywhere), and waits until
     /// its first list is in. Returns whether every place is watched.
     ///
-    /// Everywhere is tried first: one watch instead of one a namespace. A refusal is remembered for the life of the hub.
+    /// Everywhere is tried first: one watch instead of one a namespace. A watch that is refused goes on trying at growing
+    /// intervals, and nobody waits for it.
     pub(crate) async fn ensure(&self, kind: &ResourceKind, namespaces: &BTreeSet<String>) -> bool {
         if self.watched(kind, None).await {
             return true;
@@ -148,8 +178,11 @@ impl Hub {
     fn start(&self, kind: &ResourceKind, namespace: Option<String>) -> watch::Receiver<Sync> {
         let place = (kind.group_kind(), namespace.clone());
         let mut state = lock(&self.state);
-        if let Some(watched) = state.places.get(&place) {
-            return watched.sync.subscribe();
+        match state.places.get(&place) {
+            Some(watched) if watched.version == kind.version => return watched.sync.subscribe(),
+            // That version was switched off; what it showed is shown again by the new watch.
+            Some(watched) => watched.task.abort(),
+            None => {}
         }
         let (sync, receiver) = watch::channel(Sync::Starting);
         let api = metadata_api(&self.client, kind, namespace.as_deref());
@@ -157,7 +190,9 @@ impl Hub {
         let events = watcher(api, config).default_backoff();
         // The task holds no strong handle, so that dropping the hub ends it.
         let task = tokio::spawn(follow(Arc::downgrade(&self.state), self.manager.clone(), place.clone(), events));
-        state.places.insert(place, Watched { seen: BTreeMap::new(), sync, task: task.abort_handle() });
+        let seen = state.places.remove(&place).map(|watched| watched.seen).unwrap_or_default();
+        let watched = Watched { version: kind.version.clone(), seen, sync, task: task.abort_handle() };
+        state.places.insert(place, watched);
         receiver
     }
 
@@ -172,17 +207,19 @@ impl Hub {
     pub(crate) fn subscribe(&self, parent: &Uid) -> mpsc::UnboundedReceiver<Change> {
         let (sender, receiver) = mpsc::unbounded_channel();
         let mut state = lock(&self.state);
-        let senders = state.subscribers.entry(parent.clone()).or_default();
-        senders.retain(|s| !s.is_closed());
-        senders.push(sender);
+        state.subscribers.retain(|_, senders| {
+            senders.retain(|s| !s.is_closed());
+            !senders.is_empty()
+        });
+        state.subscribers.entry(parent.clone()).or_default().push(sender);
         receiver
     }
 
     /// Parents of objects that change or go, from now on.
     pub(crate) fn wakeups(&self) -> impl Stream<Item = Wakeup> + Send + use<> {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        lock(&self.state).wakeups.push(sender);
-        futures::stream::unfold(receiver, |mut receiver| async move { Some((receiver.recv().await?, receiver)) })
+        let pending = Arc::<Pending>::default();
+        lock(&self.state).wakeups.push(Arc::downgrade(&pending));
+        futures::stream::unfold(pending, |pending| async move { Some((pending.take().await, pending)) })
     }
 }
 
@@ -209,7 +246,7 @@ impl State {
         };
         let wakeup =
             Wakeup { parent: pointer.parent().id.clone(), uid: pointer.parent().uid.clone(), child: id.clone() };
-        self.wakeups.retain(|s| s.send(wakeup.clone()).is_ok());
+        self.wakeups.retain(|pending| pending.upgrade().map(|pending| pending.put(wakeup.clone())).is_some());
     }
 
     fn index(&mut self, id: &ObjectId, live: &Live, present: bool) {
@@ -247,7 +284,7 @@ impl State {
 type Meta = PartialObjectMeta<DynamicObject>;
 
 async fn follow(
-    state: std::sync::Weak<Mutex<State>>,
+    state: Weak<Mutex<State>>,
     manager: Manager,
     place: Place,
     events: impl Stream<Item = watcher::Result<watcher::Event<Meta>>>,
@@ -291,10 +328,15 @@ async fn follow(
                 }
             }
             Err(error) => {
-                if refused(&error) {
-                    if let Some(watched) = state.places.get(&place) {
-                        watched.sync.send_replace(Sync::Refused);
-                    }
+                if let Some(watched) = state.places.get(&place) {
+                    let refused = refused(&error);
+                    watched.sync.send_if_modified(|sync| {
+                        let failing = *sync == Sync::Starting || (*sync == Sync::Watching && refused);
+                        if failing {
+                            *sync = Sync::Failing;
+                        }
+                        failing
+                    });
                 }
                 tracing::debug!(kind = %place.0, namespace = ?place.1, %error, "watch failed");
             }
@@ -302,7 +344,7 @@ async fn follow(
     }
 }
 
-/// Whether waiting for the watch makes no sense for now; it goes on trying all the same.
+/// Whether a watch that was going is not to be relied on any more. Any other trouble is that of one request.
 fn refused(error: &watcher::Error) -> bool {
     let source = match error {
         watcher::Error::InitialListFailed(e) | watcher::Error::WatchStartFailed(e) | watcher::Error::WatchFailed(e) => {
