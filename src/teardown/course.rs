@@ -127,9 +127,13 @@ impl Course {
     /// `Delete`, `Unguard`, `Detach`, `Resolve` and `ReadDefinition`.
     pub fn next(&mut self) -> Option<(Node, Step)> {
         loop {
-            if let Some(next) = self.outbox.pop_front() {
-                self.outstanding.insert(next.0);
-                return Some(next);
+            if let Some((node, mut step)) = self.outbox.pop_front() {
+                // Another member of its cycle, under way at the same time, turned out to be kept.
+                if matches!(step, Step::Delete { .. }) && self.case(node).is_some_and(Case::is_kept) {
+                    step = Step::Get;
+                }
+                self.outstanding.insert(node);
+                return Some((node, step));
             }
             let node = self.sequencer.ready()?;
             if let Some(slot) = self.slots.get_mut(&node).filter(|s| s.progress == Progress::Idle) {
