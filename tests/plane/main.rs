@@ -7,10 +7,12 @@
 
 mod answer;
 mod bad_input;
+mod crash;
 mod discovery;
 #[cfg(feature = "yaml")]
 mod examples;
 mod finalizer;
+mod laws;
 mod prune;
 mod inventory_store;
 mod skeleton;

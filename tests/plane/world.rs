@@ -143,7 +143,12 @@ pub async fn exists(client: &Client, object: &DynamicObject) -> bool {
 
 /// The object as it lives.
 pub async fn live(client: &Client, object: &DynamicObject) -> Option<DynamicObject> {
-    api_of(client, object).get_opt(&object.name_any()).await.unwrap()
+    match api_of(client, object).get(&object.name_any()).await {
+        Ok(live) => Some(live),
+        // The object or its whole kind.
+        Err(kube::Error::Api(status)) if status.code == 404 => None,
+        Err(error) => panic!("{error}"),
+    }
 }
 
 /// A namespace with a random suffix, created.

@@ -262,16 +262,43 @@ pub struct Call {
     /// whether or not the caller got to see that. A repeated DELETE of a terminating object is
     /// accepted too.
     pub effective: bool,
+    /// When its caller made it, before all hooks; counted from the making of the log.
+    pub made: Duration,
     /// When it was sent, after all hooks; counted from the making of the log.
     pub sent: Option<Duration>,
     /// When the server had answered completely; counted from the making of the log. For a watch:
     /// when it was accepted.
     pub answered: Option<Duration>,
+    /// When the server's answer was passed on to the caller; counted from the making of the log. `None` if it never was.
+    pub told: Option<Duration>,
+    /// What a watch showed, if [`AuditLog::keep_events`](super::AuditLog::keep_events) is on.
+    pub events: Vec<WatchEvent>,
+}
+
+/// An event of a watch, as it was passed on to the caller.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct WatchEvent {
+    /// When; counted from the making of the log.
+    pub at: Duration,
+    /// The event: `type` and `object`.
+    pub event: Value,
 }
 
 impl Call {
-    pub(super) fn new(head: CallHead) -> Self {
-        Self { head, outcome: Outcome::Pending, code: None, answer: None, effective: false, sent: None, answered: None }
+    pub(super) fn new(head: CallHead, made: Duration) -> Self {
+        Self {
+            head,
+            outcome: Outcome::Pending,
+            code: None,
+            answer: None,
+            effective: false,
+            made,
+            sent: None,
+            answered: None,
+            told: None,
+            events: Vec::new(),
+        }
     }
 
     /// The UID of the object that the server's answer speaks of: that of the object, or of the

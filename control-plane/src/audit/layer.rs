@@ -12,7 +12,7 @@ use tower::{BoxError, Layer, Service};
 
 use super::{
     AuditLog, CallHead, Fault, Outcome, Verb,
-    call::json,
+    call::{WatchEvent, json},
     log::{Admission, Unfinished, connection_error},
 };
 
@@ -157,10 +157,10 @@ where
         end(Outcome::Lost);
         return Err(connection_error());
     }
-    end(Outcome::Answered);
+    log.record(head.seq, |call| (call.outcome, call.told) = (Outcome::Answered, Some(log.now())));
     let body = match answer {
         Answer::Whole(bytes) => Full::new(bytes).map_err(|never| match never {}).boxed_unsync(),
-        Answer::Watch(body) => breakable(log, body),
+        Answer::Watch(body) => breakable(log, head.seq, body),
     };
     Ok(Response::from_parts(parts, body))
 }
@@ -171,7 +171,7 @@ enum Answer<B> {
 }
 
 /// Passes a watch's events on until the log closes the watches or is cut off.
-fn breakable<B>(log: &AuditLog, body: B) -> AuditBody
+fn breakable<B>(log: &AuditLog, seq: u64, body: B) -> AuditBody
 where
     B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
@@ -183,15 +183,39 @@ where
         let _ = signal.wait_for(|signal| signal.severed || signal.closings > closings).await;
     };
     let log = log.clone();
+    let mut events = log.keeps_events().then(|| Events { log: log.clone(), seq, rest: Vec::new() });
     let end = stream::once(async move { log.severed().then(|| Err(connection_error())) });
     let frames = BodyStream::new(body.map_err(Into::into))
         .take_until(Box::pin(broken))
         .map(move |frame| {
             let _counted = &open; // until the stream is dropped
+            if let (Some(events), Some(bytes)) = (&mut events, frame.as_ref().ok().and_then(|f| f.data_ref())) {
+                events.take(bytes);
+            }
             frame
         })
         .chain(end.filter_map(future::ready));
     StreamBody::new(frames).boxed_unsync()
+}
+
+/// Cuts the answer of a watch into events for the record.
+struct Events {
+    log: AuditLog,
+    seq: u64,
+    rest: Vec<u8>,
+}
+
+impl Events {
+    fn take(&mut self, bytes: &[u8]) {
+        self.rest.extend_from_slice(bytes);
+        while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.rest.drain(..=end).collect();
+            if let Some(event) = json(&line) {
+                let at = self.log.now();
+                self.log.record(self.seq, |call| call.events.push(WatchEvent { at, event }));
+            }
+        }
+    }
 }
 
 struct Complete<'a>(&'a AuditLog);

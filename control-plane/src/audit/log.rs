@@ -35,6 +35,7 @@ struct State {
     calls: BTreeMap<u64, Call>,
     next: u64,
     keep_bodies: bool,
+    keep_events: bool,
     /// Calls until the cut, and which half of the last one happens.
     cut: Option<(u64, CutMode)>,
     rules: Vec<Rule>,
@@ -73,8 +74,15 @@ impl AuditLog {
     /// An empty log, for [`client`](Self::client) and [`layer`](Self::layer).
     #[must_use]
     pub fn new() -> Self {
-        let state =
-            State { calls: BTreeMap::new(), next: 1, keep_bodies: true, cut: None, rules: Vec::new(), before: None };
+        let state = State {
+            calls: BTreeMap::new(),
+            next: 1,
+            keep_bodies: true,
+            keep_events: false,
+            cut: None,
+            rules: Vec::new(),
+            before: None,
+        };
         Self {
             shared: Arc::new(Shared {
                 began: Instant::now(),
@@ -179,6 +187,17 @@ impl AuditLog {
         self.state().keep_bodies = keep;
     }
 
+    /// Whether the events of watches that are opened from now on are kept (they are not by default).
+    pub fn keep_events(&self, keep: bool) {
+        self.state().keep_events = keep;
+    }
+
+    /// The moment that all times of the record are counted from.
+    #[must_use]
+    pub fn began(&self) -> Instant {
+        self.shared.began
+    }
+
     // ---- faults ------------------------------------------------------------
 
     /// Cuts the clients off at the `k`-th call from now on, counted from 1; watches don't count.
@@ -264,6 +283,10 @@ impl AuditLog {
         self.state().keep_bodies
     }
 
+    pub(super) fn keeps_events(&self) -> bool {
+        self.state().keep_events
+    }
+
     pub(super) fn now(&self) -> Duration {
         self.shared.began.elapsed()
     }
@@ -281,7 +304,7 @@ impl AuditLog {
         let mut state = self.state();
         head.seq = state.next;
         state.next += 1;
-        state.calls.insert(head.seq, Call::new(head.clone()));
+        state.calls.insert(head.seq, Call::new(head.clone(), self.now()));
         if self.severed() {
             return Admission::Drop;
         }

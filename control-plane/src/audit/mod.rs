@@ -42,7 +42,7 @@ mod log;
 use kube::{Client, Config};
 
 pub use self::{
-    call::{Call, CallHead, Outcome, Target, Verb},
+    call::{Call, CallHead, Outcome, Target, Verb, WatchEvent},
     fault::{CutMode, Fault, Gate, Refusal},
     layer::{Audit, AuditBody, AuditService},
     log::AuditLog,
