@@ -272,26 +272,64 @@ fn law_2_what_depends_on_it_was_proven_gone() {
     let top = map("top");
     let live = |version| object(&top, "u-top", version, true);
     assert_eq!(after(&|_| {}), [Law::Order]);
-    assert_eq!(after(&|s| drop(s.get(&top, not_found(&top)))), []);
-    assert_eq!(after(&|s| drop(s.delete(&top, "u-top", "11", 200, success("u-top")))), []);
     assert_eq!(
-        after(&|s| drop(s.delete(&top, "u-top", "11", 200, live("12")))),
+        after(&|s| {
+            s.get(&top, not_found(&top));
+        }),
+        []
+    );
+    assert_eq!(
+        after(&|s| {
+            s.delete(&top, "u-top", "11", 200, success("u-top"));
+        }),
+        []
+    );
+    assert_eq!(
+        after(&|s| {
+            s.delete(&top, "u-top", "11", 200, live("12"));
+        }),
         [],
         "the object, with nothing to keep it"
     );
-    assert_eq!(after(&|s| drop(s.get(&top, object(&top, "u-new", "12", false)))), [], "replaced by a foreign one");
+    assert_eq!(
+        after(&|s| {
+            s.get(&top, object(&top, "u-new", "12", false));
+        }),
+        [],
+        "replaced by a foreign one"
+    );
     let kept = going(live("12"), &["x.io/held"]);
     assert_eq!(
-        after(&|s| drop(s.delete(&top, "u-top", "11", 200, kept.clone()))),
+        after(&|s| {
+            s.delete(&top, "u-top", "11", 200, kept.clone());
+        }),
         [Law::Order],
         "accepted is not gone"
     );
     let plain = json!("404 page not found");
-    assert_eq!(after(&|s| drop(s.call(Verb::Get, &top, Value::Null, 404, plain.clone()))), [Law::Order]);
-    assert_eq!(after(&|s| drop(s.get(&top, not_found(&map("base"))))), [Law::Order], "about another object");
-    assert_eq!(after(&|s| drop(s.call(Verb::Get, &top, Value::Null, 403, refusal("Forbidden")))), [Law::Order]);
     assert_eq!(
-        after(&|s| drop(s.get(&top, object(&top, "u-new", "12", true)))),
+        after(&|s| {
+            s.call(Verb::Get, &top, Value::Null, 404, plain.clone());
+        }),
+        [Law::Order]
+    );
+    assert_eq!(
+        after(&|s| {
+            s.get(&top, not_found(&map("base")));
+        }),
+        [Law::Order],
+        "about another object"
+    );
+    assert_eq!(
+        after(&|s| {
+            s.call(Verb::Get, &top, Value::Null, 403, refusal("Forbidden"));
+        }),
+        [Law::Order]
+    );
+    assert_eq!(
+        after(&|s| {
+            s.get(&top, object(&top, "u-new", "12", true));
+        }),
         [Law::Order],
         "recreated with our mark"
     );
@@ -320,7 +358,9 @@ fn law_2_holds_for_namespaces_definitions_and_owners() {
         for (id, uid) in [(&namespace, "u-n"), (&definition, "u-d"), (&widget, "u-w")] {
             s.post(id, uid, uid);
         }
-        proven.iter().for_each(|id| drop(s.get(id, not_found(id))));
+        proven.iter().for_each(|id| {
+            s.get(id, not_found(id));
+        });
         let uid = if *id == namespace { "u-n" } else { "u-d" };
         s.delete(id, uid, uid, 500, json!({}));
         s.broken()
@@ -400,10 +440,25 @@ fn law_5_an_entry_leaves_the_record_only_on_proof() {
     };
     let top = map("top");
     assert_eq!(shrink(&|_| {}), [Law::NoForgetting]);
-    assert_eq!(shrink(&|s| drop(s.delete(&top, "u-top", "11", 200, success("u-top")))), []);
+    assert_eq!(
+        shrink(&|s| {
+            s.delete(&top, "u-top", "11", 200, success("u-top"));
+        }),
+        []
+    );
     let kept = going(object(&top, "u-top", "12", true), &["x.io/held"]);
-    assert_eq!(shrink(&|s| drop(s.delete(&top, "u-top", "11", 200, kept.clone()))), [Law::NoForgetting]);
-    assert_eq!(shrink(&|s| drop(s.delete(&top, "u-top", "11", 500, refusal("Timeout")))), [Law::NoForgetting]);
+    assert_eq!(
+        shrink(&|s| {
+            s.delete(&top, "u-top", "11", 200, kept.clone());
+        }),
+        [Law::NoForgetting]
+    );
+    assert_eq!(
+        shrink(&|s| {
+            s.delete(&top, "u-top", "11", 500, refusal("Timeout"));
+        }),
+        [Law::NoForgetting]
+    );
     assert_eq!(story!(Story::life(), |s| s.remove()), [Law::NoForgetting, Law::NoForgetting]);
     assert_eq!(story!(Story::life(), |s| s.load(&both)), []);
     assert_eq!(story!(Story::life(), |s| s.load(&both[..1])), [Law::NoForgetting], "a lost update");
@@ -466,15 +521,37 @@ fn law_7_creates_follow_a_look_at_the_parent() {
             s.post(&map("top"), "u", "1")
         })
     };
-    assert_eq!(post(&|s| drop(s.store(&entries).parent_read())), []);
     assert_eq!(
-        post(&|s| drop(s.parent_read().store(&entries))),
+        post(&|s| {
+            s.store(&entries).parent_read();
+        }),
+        []
+    );
+    assert_eq!(
+        post(&|s| {
+            s.parent_read().store(&entries);
+        }),
         [Law::ClosedDoor],
         "read before the record was written"
     );
-    assert_eq!(post(&|s| drop(s.store(&entries))), [Law::ClosedDoor]);
-    assert_eq!(post(&|s| drop(s.store(&entries).parent_read().parent_going())), [Law::ClosedDoor]);
-    assert_eq!(post(&|s| drop(s.store(&entries).get(&parent().id, not_found(&parent().id)))), [Law::ClosedDoor]);
+    assert_eq!(
+        post(&|s| {
+            s.store(&entries);
+        }),
+        [Law::ClosedDoor]
+    );
+    assert_eq!(
+        post(&|s| {
+            s.store(&entries).parent_read().parent_going();
+        }),
+        [Law::ClosedDoor]
+    );
+    assert_eq!(
+        post(&|s| {
+            s.store(&entries).get(&parent().id, not_found(&parent().id));
+        }),
+        [Law::ClosedDoor]
+    );
     let next_pass = post(&|s| {
         s.store(&entries).parent_read();
         s.tell(What::Pass);
