@@ -163,7 +163,7 @@ impl RecordingStore {
         Err(Error::Backend {
             store: self.to_string(),
             operation,
-            parent: parent.clone(),
+            parent: parent.id.clone(),
             source: "connection cut by the test".into(),
         })
     }
