@@ -110,12 +110,12 @@ fn check_name(name: &str) -> Result<(), Error> {
     if name.len() > 253 {
         return Err(invalid("name", name, "a name has at most 253 characters"));
     }
-    let breaks_paths = |c: char| matches!(c, '/' | '%' | '?' | '#' | '\\') || c.is_whitespace() || c.is_control();
+    let breaks_paths = |c: char| matches!(c, '/' | '%' | '?' | '#') || c.is_control();
     if name == "." || name == ".." || name.contains(breaks_paths) {
         return Err(invalid(
             "name",
             name,
-            "a name is a path segment: not '.' or '..', and without '/', '\\', '%', '?', '#', blanks and control characters",
+            "a name is a path segment: not '.' or '..', and without '/', '%', '?', '#' and control characters",
         ));
     }
     Ok(())

@@ -53,6 +53,8 @@ pub(super) struct Applied {
     pub(super) adoptions: BTreeMap<ObjectId, Uid>,
     /// Objects that we wrote, and whose marks were changed on the way.
     pub(super) unmarked: BTreeMap<ObjectId, Uid>,
+    /// Objects that were given up or left in the cluster earlier, and may be taken up again, once that is on record.
+    pub(super) renewed: BTreeSet<ObjectId>,
     /// Objects that were intended in this pass and turned out to be somebody else's before anything was created.
     pub(super) never_ours: BTreeSet<ObjectId>,
 }
@@ -83,6 +85,8 @@ enum Failure {
     Mutated(Uid, Problem),
     /// Somebody changed it between our look and our write: look again.
     Raced,
+    /// It was given up or left in the cluster earlier, and can be taken up again once that is on record.
+    Renew,
 }
 
 impl From<Problem> for Failure {
@@ -138,6 +142,10 @@ impl Pass<'_> {
                             applied.unmarked.insert(id.clone(), uid);
                             problem
                         }
+                        Failure::Renew => {
+                            applied.renewed.insert(id.clone());
+                            Problem::Renewing
+                        }
                         Failure::Raced => Problem::NotReady { words: "somebody else is writing to it".into() },
                         Failure::NotOurs(problem) => {
                             if self.intent.fresh.contains(id) {
@@ -168,6 +176,9 @@ impl Pass<'_> {
         externals: Vec<ObjectId>,
     ) -> Result<ObjectMeta, Failure> {
         let entry = self.intent.inventory.get(id);
+        if entry.is_some_and(Entry::is_let_go) {
+            return self.renew(id, manifest).await;
+        }
         let uid = entry.and_then(|e| e.uid.clone());
         let body = self.body(id, manifest, owner)?;
         if let Some(live) = self.seen.get(id).filter(|l| !l.is_terminating() && uid.as_ref() == Some(&l.uid)) {
@@ -279,6 +290,22 @@ impl Pass<'_> {
         Err(Problem::NotReady { words: "somebody else is writing to it".into() }.into())
     }
 
+    /// What was given up or left in the cluster is not ours any more. Wanted again, it is judged like any other object of
+    /// that name; nothing is written to it before the record says that it may be ours again.
+    async fn renew(&self, id: &ObjectId, manifest: &Manifest) -> Result<ObjectMeta, Failure> {
+        match get_metadata(&self.inner.client, &manifest.resource, id).await {
+            Ok(meta) => {
+                let claim = ownership::judge(&self.inner.manager, self.parent, id, &meta);
+                if claim.is_ours() || self.may_adopt(&claim, &meta) {
+                    return Err(Failure::Renew);
+                }
+                Err(Problem::Exists { owner: claim.to_string() }.into())
+            }
+            Err(refusal) if refusal.answer().names(&manifest.resource, id.name()) => Err(Failure::Renew),
+            Err(refusal) => Err(self.refused(id, &refusal).await.into()),
+        }
+    }
+
     /// Whose is the object that has the name?
     async fn judge(
         &self,
@@ -308,7 +335,7 @@ impl Pass<'_> {
             true if terminating => Err(Problem::BeingDeleted.into()),
             true if adopting => self.update(id, manifest, body, meta, false, round).await,
             true => Err(Failure::Adopt(uid)),
-            false => Err(Failure::NotOurs(Problem::Exists { owner: owner_words(&claim) })),
+            false => Err(Failure::NotOurs(Problem::Exists { owner: claim.to_string() })),
         }
     }
 
@@ -372,9 +399,17 @@ impl Pass<'_> {
             self.api(id, &manifest.resource).patch(id.name(), &params, &Patch::Apply(&body_with_uid)).await
         };
         let mut written = apply(self.inner.force_conflicts).await;
-        // On an object of our own; of an adopted one they may be anybody's.
-        if is_ours && written.as_ref().is_err_and(fields::is_nobodys) {
-            written = apply(true).await;
+        if let Err(error) = &written
+            && fields::conflicts_only_over(error, |field| field.contains(&format!("{}/", self.inner.manager)))
+        {
+            // Somebody may have changed the marks since we looked. If they still say that the object is ours, then what
+            // is left of them is ours to put back; and so are fields that nobody is known to own, on an object of our own.
+            if round == 0 && !fields::conflicts_only_over(error, |_| false) {
+                return Err(Failure::Raced);
+            }
+            if is_ours {
+                written = apply(true).await;
+            }
         }
         match written {
             Ok(written) => self.check_answer(id, body, written.metadata),
@@ -467,13 +502,4 @@ fn is_established(definition: &DynamicObject) -> bool {
 fn is_unowned(claim: &Claim, meta: &ObjectMeta) -> bool {
     matches!(claim, Claim::Unmarked { .. } | Claim::Copied { .. })
         && meta.owner_references.as_ref().is_none_or(Vec::is_empty)
-}
-
-fn owner_words(claim: &Claim) -> String {
-    match claim {
-        Claim::OtherParent { parent, .. } => format!("managed for {parent}"),
-        Claim::Unreadable(reason) => format!("of unknown ownership ({reason})"),
-        Claim::Copied { names } => format!("not ours (it carries a copy of the marks of {names})"),
-        _ => "not ours".into(),
-    }
 }

@@ -53,12 +53,17 @@ pub(super) fn adopt_update_entry(meta: &ObjectMeta, manager: &str) -> Option<jso
     ]))
 }
 
-/// Whether an apply was refused only for fields that nobody is known to own: the API server ascribes the fields of an object
-/// without managedFields, such as an Event, to `before-first-apply`.
-pub(super) fn is_nobodys(error: &kube_client::Error) -> bool {
+/// Whether an apply was refused only for fields that `ours` says are ours, or that nobody is known to own: the API server
+/// ascribes the fields of an object without managedFields, such as an Event, to `before-first-apply`.
+pub(super) fn conflicts_only_over(error: &kube_client::Error, ours: impl Fn(&str) -> bool) -> bool {
     let kube_client::Error::Api(status) = error else { return false };
     let causes = status.details.as_ref().map(|d| d.causes.as_slice()).unwrap_or_default();
-    !causes.is_empty() && causes.iter().all(|c| c.message.starts_with("conflict with \"before-first-apply\""))
+    let conflicts = causes.iter().map(|c| {
+        c.reason == "FieldManagerConflict" && {
+            ours(&c.field) || c.message.starts_with("conflict with \"before-first-apply\"")
+        }
+    });
+    !causes.is_empty() && conflicts.fold(true, |all, one| all && one)
 }
 
 /// Adds the members of a field set to another.

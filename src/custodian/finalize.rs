@@ -13,17 +13,23 @@ use super::{
     fields::Fingerprints,
     outcome::{Hold, Outcome, Phase},
     reconcile::{carries, removal_graph},
+    rediscover::infer_edges,
 };
 use crate::{
     finalizer::Released,
     graph::Node,
-    inventory::{self, Damage, Decision, DeletionPolicy, EntryState, Inventory, Loaded, Role, SaveOptions, Version},
+    inventory::{
+        self, Damage, Decision, DeletionPolicy, Entry, EntryState, Inventory, Loaded, Role, SaveOptions, Version,
+    },
     object::{GroupKind, LiveRef, ObjectId, ParentRef, Uid},
     teardown::{
-        Agenda, Authority, Block, Case, Course, Executor, Happened, Progress, Reason, Report, Settled, Subject, Wakes,
-        get_metadata, policy,
+        Agenda, Authority, Block, Case, Course, Executor, Happened, Live, Progress, Reason, Report, Settled, Subject,
+        Wakes, get_metadata, policy,
     },
 };
+
+/// After how long a parent is looked at again whose record has just learned something.
+const SOON: Duration = Duration::from_millis(100);
 
 /// A removal under way. Disposable: a new one asks the cluster again.
 #[derive(Debug)]
@@ -144,7 +150,9 @@ impl Removal {
                     changed |= entry.state != EntryState::Detaching;
                     entry.state = EntryState::Detaching;
                 }
-                Progress::Settled(Settled::Gone(_) | Settled::Detached | Settled::Abandoned) => {
+                // Its marks may still be there: only the record tells it from a child that was lost sight of.
+                Progress::Settled(Settled::Abandoned) => {}
+                Progress::Settled(Settled::Gone(_) | Settled::Detached) => {
                     subject.uid.iter().for_each(|uid| fingerprints.forget(uid));
                     changed |= inventory.remove(&subject.id).is_some();
                 }
@@ -162,6 +170,23 @@ impl Removal {
             }
         }
         changed
+    }
+
+    /// Objects that the watches show with the parent's marks, and that nothing speaks of: another incarnation of an object
+    /// that was proven gone, or one whose entry somebody took out of the record.
+    fn strays(&self, parent: &ParentRef, seen: BTreeMap<ObjectId, Live>) -> Vec<(ObjectId, Uid, u32)> {
+        let graph = self.course.graph();
+        let strays = seen.into_iter().filter_map(|(id, live)| {
+            if !live.claim(parent, &id).is_ours() {
+                return None;
+            }
+            let Some(node) = graph.node(&id) else { return Some((id, live.uid, 0)) };
+            let gone = matches!(self.course.progress_of(node), Some(Progress::Settled(Settled::Gone(_))));
+            let subject = self.course.case(node)?.subject();
+            // The watch may be behind: then it shows the incarnation that is gone.
+            (gone && subject.uid.as_ref() != Some(&live.uid)).then_some((id, live.uid, subject.recreations + 1))
+        });
+        strays.collect()
     }
 
     /// Whether something that the object of `node` needs to live is on record, and not done with.
@@ -272,6 +297,19 @@ impl Inner {
         outcome.removal = removal.report();
         outcome.damage = damage;
         if removal.is_over() && outcome.damage.is_empty() {
+            if let Some(version) = &version {
+                let strays =
+                    removal.strays(parent, if self.watch { self.hub.live(&parent.uid) } else { BTreeMap::new() });
+                if !strays.is_empty() {
+                    removal.record(&mut inventory, &self.fingerprints);
+                    let note = format!("{} objects with the parent's marks are put on record again", strays.len());
+                    self.put_on_record(&mut inventory, strays).await;
+                    self.store.save(&inventory, SaveOptions::replace(version.clone())).await?;
+                    outcome.notes.push(note);
+                    outcome.requeue = Some(SOON);
+                    return Ok(outcome);
+                }
+            }
             return self.let_go(parent, version.map(|v| (inventory, v)), outcome).await;
         }
         outcome.requeue = Some(removal.next_look());
@@ -284,10 +322,30 @@ impl Inner {
             if removal.record(&mut inventory, &self.fingerprints) {
                 version = self.store.save(&inventory, SaveOptions::replace(version)).await?;
             }
+            if removal.course.recorded() {
+                outcome.requeue = Some(SOON);
+            }
             let session = Session { removal, version };
             self.sessions.lock().unwrap_or_else(PoisonError::into_inner).insert(parent.uid.clone(), session);
         }
         Ok(outcome)
+    }
+
+    /// Puts objects on record that carry the parent's marks. An object whose kind is not served is left out; it is found
+    /// again when it is.
+    async fn put_on_record(&self, inventory: &mut Inventory, strays: Vec<(ObjectId, Uid, u32)>) {
+        for (id, uid, recreations) in strays {
+            let Some(resource) = self.served(&id.group_kind()).await else { continue };
+            let mut entry = Entry::intended(id.clone(), &resource);
+            entry.uid = Some(uid);
+            entry.state = EntryState::Recorded;
+            entry.recreations = recreations;
+            if self.rulebook.proxies.as_ref().is_some_and(|p| p.is_proxy(&id)) {
+                entry.role = Role::Proxy;
+            }
+            inventory.insert(entry);
+        }
+        infer_edges(inventory);
     }
 
     /// Everything is accounted for: the record goes, then the parent.

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     graph::{self, DependencyGraph, GraphBuilder, ManifestSet, Node, Rules, annotations},
-    inventory::{ClusterId, DeletionPolicy, Entry, EntryState, Inventory, Origin, Role},
+    inventory::{ClusterId, DeletionPolicy, Entry, Inventory, Origin, Role},
     manager::Manager,
     object::{GroupKind, ObjectId, ParentRef, ResourceKind, Scope},
     ownership::{
@@ -275,10 +275,7 @@ impl Rulebook {
         inventory.held.extend(known.holds.iter().cloned());
         let mut fresh = BTreeSet::new();
         for (id, manifest) in manifests {
-            // What was given up or left in the cluster is no longer ours. Wanted again, it is a new object, and whoever has
-            // the name by now is judged like any other.
-            let ours = |e: &&Entry| !matches!(e.state, EntryState::Detaching | EntryState::Abandoned);
-            let before = inventory.get(id).filter(ours).cloned();
+            let before = inventory.get(id).cloned();
             let mut entry = before.unwrap_or_else(|| {
                 fresh.insert(id.clone());
                 Entry::intended(id.clone(), &manifest.resource)

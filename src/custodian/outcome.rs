@@ -123,6 +123,8 @@ pub enum Problem {
     },
     /// It is about to be adopted, as soon as that is on record.
     Adopting,
+    /// It was given up or left in the cluster earlier; it is taken up again as soon as that is on record.
+    Renewing,
     /// It is applied but not usable yet.
     NotReady {
         /// What is missing.
@@ -136,7 +138,12 @@ impl Problem {
     pub fn is_transient(&self) -> bool {
         matches!(
             self,
-            Self::BeingDeleted | Self::Waits { .. } | Self::NotServed { .. } | Self::Adopting | Self::NotReady { .. }
+            Self::BeingDeleted
+                | Self::Waits { .. }
+                | Self::NotServed { .. }
+                | Self::Adopting
+                | Self::Renewing
+                | Self::NotReady { .. }
         )
     }
 }
@@ -155,6 +162,7 @@ impl fmt::Display for Problem {
             Self::Mutated { words } => write!(f, "was changed on its way into the cluster: {words}"),
             Self::Refused { words } => write!(f, "was refused: {words}"),
             Self::Adopting => f.write_str("is being adopted"),
+            Self::Renewing => f.write_str("was given up earlier and is being taken up again"),
             Self::NotReady { words } => write!(f, "is not ready: {words}"),
         }
     }

@@ -360,8 +360,8 @@ impl Inner {
         version: inventory::Version,
         outcome: &mut Outcome,
     ) -> Result<(), inventory::Error> {
-        // What was left in the cluster is on record only for the sake of what it needs.
-        let left = |e: &Entry| e.state == EntryState::Detaching;
+        // What was let go is on record for the sake of what it needs, or of the decision.
+        let left = Entry::is_let_go;
         let going: Vec<_> = intent.dropped.iter().filter_map(|id| inventory.get(id)).collect();
         if going.iter().all(|e| left(e)) {
             return Ok(());
@@ -455,6 +455,12 @@ fn record(inventory: &mut Inventory, applied: &Applied, dropped: &BTreeSet<Objec
             entry.deletion = DeletionPolicy::Keep;
         }
     }
+    for id in &applied.renewed {
+        if let Some(entry) = inventory.get_mut(id) {
+            *entry =
+                Entry { edges: std::mem::take(&mut entry.edges), ..Entry::intended(id.clone(), &entry.resource()) };
+        }
+    }
     for id in applied.never_ours.iter().filter(|id| !applied.adoptions.contains_key(*id)) {
         inventory.remove(id);
     }
@@ -474,7 +480,7 @@ fn conclude(outcome: &mut Outcome) {
         return;
     }
     let complete = outcome.unapplied.is_empty() && outcome.removal.is_complete();
-    let adopting = outcome.unapplied.iter().any(|u| u.problem == Problem::Adopting);
+    let adopting = outcome.unapplied.iter().any(|u| matches!(u.problem, Problem::Adopting | Problem::Renewing));
     outcome.phase = if complete { Phase::Applied } else { Phase::Progressing };
     outcome.requeue = Some(match complete {
         true => LOOK_AGAIN,

@@ -89,7 +89,7 @@ impl Inner {
 
 /// The edges that identities alone show: an object goes before its Namespace, before the definition of its kind, and before
 /// the proxy of its place.
-fn infer_edges(inventory: &mut Inventory) {
+pub(super) fn infer_edges(inventory: &mut Inventory) {
     let present: BTreeSet<ObjectId> = inventory.entries().map(|e| e.id.clone()).collect();
     let proxies: Vec<ObjectId> = inventory.entries().filter(|e| e.role == Role::Proxy).map(|e| e.id.clone()).collect();
     for entry in inventory.entries_mut() {

@@ -326,19 +326,19 @@ fn a_declared_dependency_of_a_namespace_on_its_content_wins_over_the_rule() {
 #[test]
 fn dot_and_mermaid_escape_what_names_and_rules_may_hold() {
     let mut builder = GraphBuilder::new();
-    let odd = ObjectId::new("", "Role", Some("a"), "say \"hi\"\\<b>#1;").unwrap();
+    let odd = ObjectId::new("", "Role", Some("a"), "say \"hi\"\\<b>1;").unwrap();
     let [a, b] = [odd, id("Namespace a")].map(|id| builder.add(id).unwrap());
-    builder.depend(a, b, Requirement::Preferred { rule: "bad\"\n]".into(), rank: 1, evidence: String::new() });
+    builder.depend(a, b, Requirement::Preferred { rule: "bad#1\"\n]".into(), rank: 1, evidence: String::new() });
     let graph = builder.build().unwrap();
     assert_eq!(
         graph.dot().to_string(),
         "digraph dependencies {\n  node [shape=box];\n  n0 [label=\"Namespace a\"];\n  \
-         n1 [label=\"Role a/say \\\"hi\\\"\\\\<b>#1;\"];\n  n1 -> n0 [style=dashed, label=\"bad\\\"\u{fffd}]\"];\n}\n"
+         n1 [label=\"Role a/say \\\"hi\\\"\\\\<b>1;\"];\n  n1 -> n0 [style=dashed, label=\"bad#1\\\"\u{fffd}]\"];\n}\n"
     );
     assert_eq!(
         graph.mermaid().to_string(),
-        "flowchart TD\n  n0[\"Namespace a\"]\n  n1[\"Role a/say #34;hi#34;#92;#60;b#62;#35;1#59;\"]\n  \
-         n1 -.->|\"bad#34;\u{fffd}]\"| n0\n"
+        "flowchart TD\n  n0[\"Namespace a\"]\n  n1[\"Role a/say #34;hi#34;#92;#60;b#62;1#59;\"]\n  \
+         n1 -.->|\"bad#35;1#34;\u{fffd}]\"| n0\n"
     );
 }
 

@@ -38,9 +38,11 @@ pub enum EntryState {
     Intended,
     /// Seen live with our back-pointer; the UID is known.
     Recorded,
-    /// To be left in the cluster: our marks are being taken off.
+    /// Left in the cluster, or about to be: our marks are being, or were, taken off. On record as long as something that
+    /// it needs, such as its Namespace, is on record as well, so that this is left too.
     Detaching,
-    /// Given up by an explicit decision: neither deleted nor waited for.
+    /// Given up by an explicit decision: neither deleted nor waited for. On record as long as the parent, so that nothing
+    /// takes it up again.
     Abandoned,
 }
 
@@ -175,6 +177,12 @@ impl Entry {
     #[must_use]
     pub fn resource(&self) -> ResourceKind {
         ResourceKind::new(self.id.group(), &self.version, self.id.kind(), &self.plural, self.id.scope())
+    }
+
+    /// Whether the object was given up or left in the cluster: it is not the parent's any more.
+    #[must_use]
+    pub fn is_let_go(&self) -> bool {
+        matches!(self.state, EntryState::Detaching | EntryState::Abandoned)
     }
 
     /// Where the object lives.

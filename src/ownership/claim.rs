@@ -1,3 +1,5 @@
+use std::fmt;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{BackPointer, Unreadable};
@@ -35,6 +37,19 @@ pub enum Claim {
     },
     /// There is a back-pointer that cannot be read. Not ours, and not anybody's to take either.
     Unreadable(Unreadable),
+}
+
+/// Whose the object is, for a person.
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ours { .. } => f.write_str("ours"),
+            Self::OtherParent { parent, .. } => write!(f, "managed for {parent}"),
+            Self::Copied { names } => write!(f, "not ours (it carries a copy of the marks of {names})"),
+            Self::Unmarked { .. } => f.write_str("not ours"),
+            Self::Unreadable(reason) => write!(f, "of unknown ownership ({reason})"),
+        }
+    }
 }
 
 impl Claim {

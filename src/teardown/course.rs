@@ -118,13 +118,23 @@ impl Course {
                     slot.case.keep();
                     slot.kept_for = Some(graph.id(node).clone());
                     from.push(needed);
+                    self.take_back(needed);
                 }
             }
         }
     }
 
+    /// A DELETE that is not handed out yet, as of a member of the same group, is not sent any more.
+    fn take_back(&mut self, node: Node) {
+        let before = self.outbox.len();
+        self.outbox.retain(|(other, step)| *other != node || !matches!(step, Step::Delete { .. }));
+        if self.outbox.len() < before {
+            self.answer(node, Event::Changed);
+        }
+    }
+
     /// The next request to send, or `None` until an answer or a change comes in. The steps handed out are `Get`,
-    /// `Delete`, `Unguard`, `Detach`, `Resolve` and `ReadDefinition`.
+    /// `Delete`, `Unguard`, `Detach`, `Unreference`, `Resolve` and `ReadDefinition`.
     pub fn next(&mut self) -> Option<(Node, Step)> {
         loop {
             if let Some((node, mut step)) = self.outbox.pop_front() {
@@ -141,6 +151,15 @@ impl Course {
                 self.take(node, step);
             }
         }
+    }
+
+    /// What was learned of other incarnations is on record by now: go on with them. Returns whether there are any.
+    pub fn recorded(&mut self) -> bool {
+        let unrecorded = self.slots.iter().filter(|(_, slot)| slot.case.is_unrecorded());
+        let nodes: Vec<_> = unrecorded.map(|(node, _)| *node).collect();
+        let any = !nodes.is_empty();
+        nodes.into_iter().for_each(|node| self.answer(node, Event::Recorded));
+        any
     }
 
     /// What happened to the object of `node`.

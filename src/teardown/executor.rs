@@ -260,6 +260,7 @@ impl Executor {
             }
             Step::Unguard(live) => self.unguard(subject, &live).await,
             Step::Detach(live) => self.detach(subject, &live).await,
+            Step::Unreference(live) => self.unreference(subject, &live).await,
             Step::Resolve => match self.resolver.refresh(&subject.id.group_kind()).await {
                 Resolution::Served(kind) => Event::Resolved(Some(kind)),
                 Resolution::NotServed => Event::Resolved(None),
@@ -320,6 +321,28 @@ impl Executor {
             None => return Event::Changed,
         }
         let patch = match ownership::detach_patch(manager, parent, &self.proxies, &subject.id, &meta) {
+            Ok(patch) if patch.0.is_empty() => return Event::Detached,
+            Ok(patch) => Patch::Json(patch),
+            Err(error) => return Event::Unknown(error.to_string()),
+        };
+        match requests::patch_metadata(&self.client, &subject.resource, &subject.id, &patch, None).await {
+            Ok(_) => Event::Detached,
+            Err(refusal) => after_patch(refusal),
+        }
+    }
+}
+
+impl Executor {
+    /// Takes references to the parent's proxies off an object, and nothing else.
+    async fn unreference(&self, subject: &Subject, live: &Live) -> Event {
+        if !live.owners.iter().any(|owner| self.proxies.contains(owner)) {
+            return Event::Detached;
+        }
+        let meta = match requests::get(&self.client, &subject.resource, &subject.id).await {
+            Ok(meta) => meta,
+            Err(answer) => return Event::Refused(answer),
+        };
+        let patch = match ownership::strip_patch(&subject.id, &meta, &self.proxies) {
             Ok(patch) if patch.0.is_empty() => return Event::Detached,
             Ok(patch) => Patch::Json(patch),
             Err(error) => return Event::Unknown(error.to_string()),

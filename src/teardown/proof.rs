@@ -24,6 +24,7 @@ use crate::{
     answer::{Answer, Refusal},
     inventory::{EntryState, Role},
     object::{ObjectId, ResourceKind, Uid},
+    ownership::Claim,
 };
 
 /// From this recreation on, an object that keeps coming back with our back-pointer is held and reported.
@@ -228,6 +229,9 @@ pub enum Step {
     Unguard(Live),
     /// Take this parent's marks off and leave the object.
     Detach(Live),
+    /// Take the references to this parent's proxies off an object that is not ours any more, or was given up, so that the
+    /// garbage collector does not take it along with them. Nothing else of it is touched.
+    Unreference(Live),
     /// It is terminating: wait for a change, then ask [`Event::Changed`].
     Wait,
     /// Ask discovery how the kind is served now.
@@ -250,8 +254,10 @@ pub enum Event {
     DeleteStatus(Option<Uid>),
     /// A DELETE was answered by the object.
     DeleteObject(Live),
-    /// Its marks were taken off.
+    /// Its marks, or the references on it, were taken off.
     Detached,
+    /// What the subject says is on record by now.
+    Recorded,
     /// A request failed.
     Refused(Refusal),
     /// Discovery answered: the kind as it is served, or that it is not in its group.
@@ -278,6 +284,8 @@ pub struct Case {
     rounds: u32,
     /// Whether the last answer was a plain-text 404 on the version in `subject`.
     unserved: bool,
+    /// Whether `subject` speaks of another incarnation than the record.
+    unrecorded: bool,
 }
 
 impl Case {
@@ -289,7 +297,7 @@ impl Case {
             Authority::Marks { manager, .. } if subject.role == Role::Proxy => Some(manager.proxy_finalizer()),
             _ => None,
         };
-        Self { subject, authority, manager_guard, live, rounds: 0, unserved: false }
+        Self { subject, authority, manager_guard, live, rounds: 0, unserved: false, unrecorded: false }
     }
 
     /// What is on record, with the UID, the recreations and the served version learned since.
@@ -307,6 +315,12 @@ impl Case {
     /// Leaves the object in the cluster from now on.
     pub fn keep(&mut self) {
         self.subject.keep = true;
+    }
+
+    /// Whether another incarnation was met that is not on record yet. It is not deleted before [`Event::Recorded`].
+    #[must_use]
+    pub fn is_unrecorded(&self) -> bool {
+        self.unrecorded
     }
 
     /// Whether the object is to stay: by policy, or because a foreign mark on it says so.
@@ -332,15 +346,16 @@ impl Case {
     /// The first step, once everything that depends on the object is settled.
     #[must_use]
     pub fn start(&mut self) -> Step {
-        if self.subject.state == EntryState::Abandoned {
-            return Step::Settle(Settled::Abandoned);
-        }
         // A list or watch that shows another incarnation than the one on record may be older than the record.
         let outdated = |live: &Live| self.subject.uid.as_ref().is_some_and(|uid| *uid != live.uid);
         if self.live.as_ref().is_some_and(outdated) {
             return Step::Get;
         }
-        self.judge()
+        match self.judge() {
+            // Of what a list or watch showed, only a request that names the state can follow.
+            Step::Wait | Step::Block(_) | Step::Settle(_) => Step::Get,
+            step => step,
+        }
     }
 
     /// The next step after `event`.
@@ -361,7 +376,13 @@ impl Case {
                 Step::Get
             }
             Event::DeleteObject(live) => self.delete_answered(live),
+            Event::Detached if self.is_given_up() => Step::Settle(Settled::Abandoned),
             Event::Detached => Step::Settle(Settled::Detached),
+            Event::Recorded => {
+                self.unrecorded = false;
+                Step::Get
+            }
+            Event::Refused(refusal) if self.is_given_up() => self.refused_given_up(&refusal),
             Event::Refused(refusal) => self.refused(&refusal),
             Event::Unknown(words) => Step::Block(Block::said(Reason::Unknown, words)),
             Event::Resolved(Some(kind)) if kind.version == self.subject.resource.version && self.unserved => {
@@ -393,32 +414,51 @@ impl Case {
         self.live.as_ref().map(|l| l.uid.clone()).or_else(|| self.subject.uid.clone())
     }
 
+    fn is_given_up(&self) -> bool {
+        self.subject.state == EntryState::Abandoned
+    }
+
+    /// Whose the object is, in words, if not ours.
+    fn words_about(&self, live: &Live) -> String {
+        match self.authority.as_ref() {
+            Authority::Marks { parent, .. } => match live.claim(parent, &self.subject.id) {
+                Claim::Unmarked { .. } => String::new(),
+                claim => claim.to_string(),
+            },
+            Authority::Caller => String::new(),
+        }
+    }
+
     /// Judges the live object: whose it is, and what that allows.
     fn judge(&mut self) -> Step {
         let Some(live) = self.live.clone() else { return Step::Get };
+        if self.is_given_up() {
+            return Step::Unreference(live);
+        }
         let recorded = self.subject.uid.clone();
         let same = recorded.as_ref() == Some(&live.uid);
         if !self.may_delete(&live) {
             return match recorded {
                 Some(_) if !same => Step::Settle(Settled::Gone(Proof::Replaced { by: live.uid })),
-                // Detaching took the marks off before it could be recorded.
-                _ if self.is_kept() => Step::Settle(Settled::Detached),
+                // Detaching, or somebody else, took the marks off; a reference may be left.
+                _ if self.is_kept() => Step::Unreference(live),
                 // On its way out already: there is nothing left to send, whoever took the marks off.
                 Some(_) if live.is_terminating() => Step::Wait,
-                Some(_) => Step::Block(Block::new(Reason::Disowned)),
-                None => Step::Block(Block::new(Reason::Unproven)),
+                Some(_) => Step::Block(Block::said(Reason::Disowned, self.words_about(&live))),
+                None => Step::Block(Block::said(Reason::Unproven, self.words_about(&live))),
             };
         }
         if !same {
             if recorded.is_some() {
                 self.subject.recreations += 1;
+                self.unrecorded = true;
             }
             self.subject.uid = Some(live.uid.clone());
         }
         if self.is_kept() {
             return Step::Detach(live);
         }
-        if self.subject.recreations >= RECREATIONS_BEFORE_HOLD {
+        if self.unrecorded || self.subject.recreations >= RECREATIONS_BEFORE_HOLD {
             return Step::Block(Block::new(Reason::Recreated { times: self.subject.recreations }));
         }
         if self.manager_guard.as_ref().is_some_and(|guard| live.finalizers.contains(guard)) {
@@ -444,6 +484,23 @@ impl Case {
         }
         self.live = Some(live);
         self.judge()
+    }
+
+    /// A request about an object that is given up was refused. Only what may pass is waited for: the decision was made in
+    /// order not to depend on the object.
+    fn refused_given_up(&mut self, refusal: &Refusal) -> Step {
+        match refusal.answer() {
+            Answer::UidMismatch | Answer::VersionMismatch | Answer::Conflict if self.rounds < ROUNDS_IN_A_ROW => {
+                self.rounds += 1;
+                Step::Get
+            }
+            Answer::TooManyRequests { .. }
+            | Answer::Timeout { .. }
+            | Answer::Unavailable { .. }
+            | Answer::NoAnswer
+            | Answer::Unreadable => self.refused(refusal),
+            _ => Step::Settle(Settled::Abandoned),
+        }
     }
 
     /// A request was refused, or its answer was lost.

@@ -12,9 +12,10 @@ mod discovery;
 #[cfg(feature = "yaml")]
 mod examples;
 mod finalizer;
+mod foreign_hands;
 mod laws;
-mod prune;
 mod inventory_store;
+mod prune;
 mod skeleton;
 mod wakeups;
 mod world;

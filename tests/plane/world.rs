@@ -1,10 +1,17 @@
 //! The parents and children that the scenarios are about.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use control_plane::{
     Plane,
-    audit::{AuditLog, Verb},
+    audit::{AuditLog, CallHead, Verb},
     fixtures,
 };
 use k8s_openapi::api::core::v1::Namespace;
@@ -15,7 +22,8 @@ use kube::{
 };
 use kube_custody::{
     custodian::{Builder, Custodian, Desired, Outcome, Phase, Problem},
-    inventory::{Inventory, InventoryStore, Loaded, MemoryStore, Role},
+    inventory::{ConfigMapStore, Inventory, InventoryStore, Loaded, Role, SaveOptions},
+    manager::Manager,
     object::{ObjectId, ParentRef},
     ownership::{
         OwnershipPolicy,
@@ -240,7 +248,8 @@ pub struct Scene {
     pub admin: Client,
     pub operator: Client,
     pub log: AuditLog,
-    pub store: Arc<MemoryStore>,
+    /// The record, for whoever else reads and writes it.
+    pub store: ConfigMapStore,
     pub custodian: Custodian<GitTrack>,
     pub track: GitTrack,
     /// The parent's namespace.
@@ -262,15 +271,15 @@ impl Scene {
         install(&admin).await;
         let ns = new_namespace(&admin, prefix).await;
         let (operator, log) = plane.audited("admin");
-        let store = Arc::new(MemoryStore::new());
-        let custodian = options(builder(operator.clone()).store(store.clone())).build().unwrap();
+        let store = ConfigMapStore::new(admin.clone(), Manager::new(MANAGER).unwrap());
+        let custodian = options(builder(operator.clone())).build().unwrap();
         let track = parent(&admin, &ns, "track").await;
         Self { admin, operator, log, store, custodian, track, ns }
     }
 
     /// Another custodian for the same parent, as after a restart of the operator.
     pub fn restart(&mut self, options: impl FnOnce(Builder<GitTrack>) -> Builder<GitTrack>) {
-        self.custodian = options(builder(self.operator.clone()).store(self.store.clone())).build().unwrap();
+        self.custodian = options(builder(self.operator.clone())).build().unwrap();
     }
 
     /// A ConfigMap in the parent's namespace that depends on others there.
@@ -343,6 +352,44 @@ impl Scene {
         }
     }
 
+    /// Changes the record, as another writer would.
+    pub async fn meddle(&self, change: impl FnOnce(&mut Inventory)) {
+        match self.store.load(&ParentRef::of(&self.track).unwrap()).await.unwrap() {
+            Loaded::Found(snapshot) => {
+                let mut inventory = snapshot.inventory;
+                change(&mut inventory);
+                self.store.save(&inventory, SaveOptions::replace(snapshot.version)).await.unwrap();
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Has somebody else act right before each call that satisfies a condition. Returns how often that was.
+    pub fn before<F, R>(
+        &self,
+        condition: impl Fn(&CallHead) -> bool + Send + Sync + 'static,
+        act: F,
+    ) -> Arc<AtomicUsize>
+    where
+        F: Fn(Client) -> R + Send + Sync + 'static,
+        R: Future<Output = ()> + Send + 'static,
+    {
+        let times = Arc::new(AtomicUsize::new(0));
+        let (counter, admin) = (Arc::clone(&times), self.admin.clone());
+        self.log.before_call(move |head| {
+            let acting = condition(&head).then(|| {
+                counter.fetch_add(1, Ordering::SeqCst);
+                act(admin.clone())
+            });
+            async move {
+                if let Some(acting) = acting {
+                    acting.await;
+                }
+            }
+        });
+        times
+    }
+
     /// Names of the children on record.
     pub async fn recorded(&self) -> Vec<String> {
         let inventory = self.inventory().await;
@@ -353,6 +400,12 @@ impl Scene {
     /// Names of objects that were deleted, in order.
     pub fn deleted(&self) -> Vec<String> {
         let deletes = self.log.calls_where(|c| c.head.verb == Verb::Delete && c.effective);
+        deletes.iter().filter_map(|c| c.head.target.name.clone()).collect()
+    }
+
+    /// Names of objects that a DELETE was sent for.
+    pub fn attempted(&self) -> Vec<String> {
+        let deletes = self.log.calls_where(|c| c.head.verb == Verb::Delete);
         deletes.iter().filter_map(|c| c.head.target.name.clone()).collect()
     }
 

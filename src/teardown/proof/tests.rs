@@ -228,6 +228,12 @@ fn d_a_foreign_incarnation_may_carry_any_keep_mark() {
 fn another_incarnation_with_our_mark_is_present_and_recorded() {
     let mut case = recorded();
     let step = case.on(There::new(&map(), "u2").ours().seen());
+    assert_eq!(blocked(&step).reason, Reason::Recreated { times: 1 });
+    assert!(case.is_unrecorded());
+    assert!(matches!(case.on(Event::Changed), Step::Get));
+    assert_eq!(case.on(There::new(&map(), "u2").ours().seen()), step, "it is not deleted before it is on record");
+    assert_eq!(case.on(Event::Recorded), Step::Get);
+    let step = case.on(There::new(&map(), "u2").ours().seen());
     assert_eq!(step, Step::Delete { uid: uid("u2"), resource_version: Some("7".into()) });
     assert_eq!((case.subject().uid.clone(), case.subject().recreations), (Some(uid("u2")), 1));
 }
@@ -236,11 +242,18 @@ fn another_incarnation_with_our_mark_is_present_and_recorded() {
 fn from_the_third_recreation_on_it_is_held_and_reported() {
     let mut case = recorded();
     for n in 2..4 {
-        let step = case.on(There::new(&map(), &format!("u{n}")).ours().seen());
+        let there = There::new(&map(), &format!("u{n}")).ours().live();
+        let step = case.on(Event::Live(there.clone()));
+        assert_eq!(blocked(&step).reason, Reason::Recreated { times: n - 1 });
+        assert_eq!(case.on(Event::Recorded), Step::Get);
+        let step = case.on(Event::Live(there));
         assert!(matches!(step, Step::Delete { .. }), "{step:?}");
     }
-    let step = case.on(There::new(&map(), "u4").ours().seen());
+    let there = There::new(&map(), "u4").ours().live();
+    let step = case.on(Event::Live(there.clone()));
     assert_eq!(blocked(&step).reason, Reason::Recreated { times: 3 });
+    assert_eq!(case.on(Event::Recorded), Step::Get);
+    assert_eq!(case.on(Event::Live(there)), step, "held, also when that is on record");
 }
 
 #[test]
@@ -326,7 +339,10 @@ fn the_recorded_incarnation_without_our_mark_is_disowned() {
 #[test]
 fn a_mark_that_was_copied_from_another_object_is_no_claim() {
     let other = ObjectId::new("", "ConfigMap", Some("a"), "other").unwrap();
-    assert_eq!(recorded().on(There::new(&other, "u1").ours().seen()), Step::Block(Block::new(Reason::Disowned)));
+    assert_eq!(
+        recorded().on(There::new(&other, "u1").ours().seen()),
+        Step::Block(Block::said(Reason::Disowned, "not ours (it carries a copy of the marks of ConfigMap a/other)",))
+    );
 }
 
 #[test]
@@ -351,9 +367,17 @@ fn a_terminating_object_is_never_deleted_again() {
 }
 
 #[test]
-fn abandoned_is_done_with_unasked() {
-    let mut case = of(Subject { state: EntryState::Abandoned, ..Subject::new(map(), maps()) });
-    assert_eq!(case.start(), Step::Settle(Settled::Abandoned));
+fn abandoned_loses_our_references_and_nothing_else_and_never_waits_for_an_answer_that_cannot_come() {
+    let abandoned = || of(Subject { state: EntryState::Abandoned, ..Subject::new(map(), maps()) });
+    let done = Step::Settle(Settled::Abandoned);
+    for there in [There::new(&map(), "u1"), There::new(&map(), "u1").ours()] {
+        let mut case = abandoned();
+        assert_eq!(case.start(), Step::Get);
+        let live = there.live();
+        assert_eq!(case.on(Event::Live(live.clone())), Step::Unreference(live));
+        assert_eq!(case.on(Event::Detached), done);
+    }
+    assert_eq!(abandoned().on(not_found("configmaps", "", "x")), done);
 }
 
 #[test]
@@ -368,7 +392,9 @@ fn kept_objects_are_detached_and_never_deleted() {
     let there = There::new(&map(), "u1").ours().live();
     assert_eq!(decided.on(Event::Live(there.clone())), Step::Detach(there));
     // The marks went off before that was recorded.
-    assert_eq!(decided.on(There::new(&map(), "u1").seen()), Step::Settle(Settled::Detached));
+    let there = There::new(&map(), "u1").live();
+    assert_eq!(decided.on(Event::Live(there.clone())), Step::Unreference(there));
+    assert_eq!(decided.on(Event::Detached), Step::Settle(Settled::Detached));
 }
 
 #[test]
