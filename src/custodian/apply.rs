@@ -181,12 +181,11 @@ impl Pass<'_> {
         }
         let uid = entry.and_then(|e| e.uid.clone());
         let body = self.body(id, manifest, owner)?;
-        if let Some(live) = self.seen.get(id).filter(|l| !l.is_terminating() && uid.as_ref() == Some(&l.uid)) {
-            if self.inner.fingerprints.is_current(&live.uid, &body, &live.resource_version)
-                && manifest.role == Role::Child
-            {
-                return Ok(ObjectMeta { uid: Some(live.uid.to_string()), ..ObjectMeta::default() });
-            }
+        if let Some(live) = self.seen.get(id).filter(|l| !l.is_terminating() && uid.as_ref() == Some(&l.uid))
+            && self.inner.fingerprints.is_current(&live.uid, &body, &live.resource_version)
+            && manifest.role == Role::Child
+        {
+            return Ok(ObjectMeta { uid: Some(live.uid.to_string()), ..ObjectMeta::default() });
         }
         let meta = match uid {
             Some(_) => self.examine(id, manifest, entry, &body, true).await?,
@@ -316,7 +315,7 @@ impl Pass<'_> {
         meta: ObjectMeta,
         round: usize,
     ) -> Result<ObjectMeta, Failure> {
-        let uid = Uid::of(&meta).ok_or(Problem::Refused { words: "the live object has no UID".into() })?;
+        let uid = Uid::of(&meta).ok_or_else(|| Problem::Refused { words: "the live object has no UID".into() })?;
         let recorded = entry.and_then(|e| e.uid.as_ref()) == Some(&uid);
         let claim = ownership::judge(&self.inner.manager, self.parent, id, &meta);
         let terminating = meta.deletion_timestamp.is_some();
@@ -372,7 +371,7 @@ impl Pass<'_> {
         is_ours: bool,
         round: usize,
     ) -> Result<ObjectMeta, Failure> {
-        let uid = Uid::of(&meta).ok_or(Problem::Refused { words: "the live object has no UID".into() })?;
+        let uid = Uid::of(&meta).ok_or_else(|| Problem::Refused { words: "the live object has no UID".into() })?;
         if self.inner.fingerprints.is_current(&uid, body, meta.resource_version.as_deref().unwrap_or_default()) {
             return Ok(meta);
         }

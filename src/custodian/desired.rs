@@ -222,7 +222,7 @@ fn stored_group(id: &ObjectId) -> String {
         ("extensions", "NetworkPolicy", "networking.k8s.io"),
     ];
     let twice = TWICE.iter().find(|(group, kind, _)| id.is(group, kind));
-    twice.map_or(id.group(), |(_, _, stored)| stored).to_owned()
+    twice.map_or_else(|| id.group(), |(_, _, stored)| stored).to_owned()
 }
 
 fn check_fields(id: &ObjectId, object: &DynamicObject) -> Result<(), Error> {

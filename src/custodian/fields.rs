@@ -58,12 +58,12 @@ pub(super) fn adopt_update_entry(meta: &ObjectMeta, manager: &str) -> Option<jso
 pub(super) fn conflicts_only_over(error: &kube_client::Error, ours: impl Fn(&str) -> bool) -> bool {
     let kube_client::Error::Api(status) = error else { return false };
     let causes = status.details.as_ref().map(|d| d.causes.as_slice()).unwrap_or_default();
-    let conflicts = causes.iter().map(|c| {
+    let mut conflicts = causes.iter().map(|c| {
         c.reason == "FieldManagerConflict" && {
             ours(&c.field) || c.message.starts_with("conflict with \"before-first-apply\"")
         }
     });
-    !causes.is_empty() && conflicts.fold(true, |all, one| all && one)
+    !causes.is_empty() && conflicts.all(|ours| ours)
 }
 
 /// Adds the members of a field set to another.
