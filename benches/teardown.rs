@@ -371,7 +371,7 @@ impl Bench {
             needs.entry(*from).or_default().push(format!("/namespaces/{}/ConfigMap/{}", self.namespace, name(*to)));
         }
         let manifest = |n: usize| {
-            let mut annotations = BTreeMap::from([("bench.example.com/index", n.to_string())]);
+            let mut annotations = BTreeMap::from([("index.example.org/n", n.to_string())]);
             if let Some(needs) = needs.get(&n) {
                 annotations.insert("config.kubernetes.io/depends-on", needs.join(","));
             }
@@ -405,7 +405,7 @@ impl Bench {
             if outcome.phase == Phase::Applied {
                 break;
             }
-            assert!(outcome.phase == Phase::Progressing, "{:?}", outcome.phase);
+            assert!(outcome.phase == Phase::Progressing, "{:?}: {:?}", outcome.phase, outcome.error);
             parent = parents.get(&parent_name).await.expect("it lives");
         }
         let label = format!("bench.example.com/parent-uid={}", parent.uid().unwrap_or_default());

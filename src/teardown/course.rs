@@ -1,6 +1,6 @@
 //! A whole teardown or prune as a state machine: order from the [`Sequencer`], judgement from each [`Case`].
 //!
-//! Without IO and without a clock: [`next`](Course::next) says what to ask the API server,
+//! Without IO and without a clock: [`next_request`](Course::next_request) says what to ask the API server,
 //! [`answer`](Course::answer) is told what it said. Everything the executor does and everything the report says comes
 //! from here, so that the plan shown is the plan executed.
 
@@ -76,7 +76,7 @@ pub struct Course {
     sequencer: Sequencer,
     slots: BTreeMap<Node, Slot>,
     outbox: VecDeque<(Node, Step)>,
-    /// Handed out by `next` and not answered.
+    /// Handed out by `next_request` and not answered.
     outstanding: BTreeSet<Node>,
     unsettled: usize,
 }
@@ -135,15 +135,11 @@ impl Course {
 
     /// The next request to send, or `None` until an answer or a change comes in. The steps handed out are `Get`,
     /// `Delete`, `Unguard`, `Detach`, `Unreference`, `Resolve` and `ReadDefinition`.
-    pub fn next(&mut self) -> Option<(Node, Step)> {
+    pub fn next_request(&mut self) -> Option<(Node, Step)> {
         loop {
-            if let Some((node, mut step)) = self.outbox.pop_front() {
-                // Another member of its cycle, under way at the same time, turned out to be kept.
-                if matches!(step, Step::Delete { .. }) && self.case(node).is_some_and(Case::is_kept) {
-                    step = Step::Get;
-                }
-                self.outstanding.insert(node);
-                return Some((node, step));
+            if let Some(next) = self.outbox.pop_front() {
+                self.outstanding.insert(next.0);
+                return Some(next);
             }
             let node = self.sequencer.ready()?;
             if let Some(slot) = self.slots.get_mut(&node).filter(|s| s.progress == Progress::Idle) {

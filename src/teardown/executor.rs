@@ -163,7 +163,7 @@ impl Executor {
         loop {
             let open = deadline.is_none_or(|d| Instant::now() < d);
             while open && in_flight.len() < self.concurrency {
-                let Some((node, step)) = course.next() else { break };
+                let Some((node, step)) = course.next_request() else { break };
                 let Some(case) = course.case(node) else { continue };
                 agenda.unschedule(node);
                 let subject = case.subject().clone();
@@ -217,7 +217,9 @@ impl Executor {
                 let waiting = course.progress().filter(|(_, _, progress)| matches!(progress, Progress::Waiting));
                 let covered = waiting.filter(|(_, case, _)| extent.covers(&case.subject().id));
                 let nodes: Vec<_> = covered.map(|(node, ..)| node).collect();
-                nodes.into_iter().for_each(|node| drop(course.wake(node)));
+                for node in nodes {
+                    course.wake(node);
+                }
             }
             Change::Ended(extent) => {
                 wakes.ended(&extent);

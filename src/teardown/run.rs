@@ -136,7 +136,7 @@ impl Underway {
         let watches = Watches::new(client.clone(), selector, look::selected(&looked), looked.listed);
         let authority = Arc::new(Authority::Caller);
         let executor = Executor { client, resolver, authority, proxies: BTreeSet::new(), concurrency };
-        Self { executor, course, agenda: Agenda::default(), wakes: Wakes::Own(watches) }
+        Self { executor, course, agenda: Agenda::default(), wakes: Wakes::Own(Box::new(watches)) }
     }
 
     async fn drive(&mut self, deadline: Option<Instant>, happened: &mut (dyn FnMut(Happened) + Send)) {

@@ -47,9 +47,7 @@ pub(crate) enum Wakes {
         parent: Uid,
     },
     /// Watches of the course's own, opened when something has to be waited for.
-    Own(Watches),
-    /// No watch: everything is asked about again after a while.
-    None,
+    Own(Box<Watches>),
 }
 
 impl Wakes {
@@ -58,7 +56,6 @@ impl Wakes {
         let change = match self {
             Self::Shared { changes, .. } => changes.recv().await,
             Self::Own(watches) => watches.streams.next().await,
-            Self::None => None,
         };
         match change {
             Some(change) => change,
@@ -74,7 +71,6 @@ impl Wakes {
                 selected && kinds.contains(&subject.id.group_kind())
             }
             Self::Own(watches) => watches.wait_for(subject, live),
-            Self::None => false,
         }
     }
 

@@ -236,7 +236,7 @@ fn play(world: &World) -> Result<History, TestCaseError> {
     let mut faults = world.faults.iter();
     for round in 0.. {
         prop_assert!(round < 20_000, "no end: {course:#?}");
-        while let Some((node, step)) = course.next() {
+        while let Some((node, step)) = course.next_request() {
             prop_assert!(in_flight.iter().all(|(other, _)| *other != node), "two requests about one object");
             if matches!(step, Step::Delete { .. }) {
                 for dependent in graph.dependents(node) {
@@ -277,7 +277,9 @@ fn play(world: &World) -> Result<History, TestCaseError> {
         };
         let (pick, fault) = *fault;
         if in_flight.is_empty() {
-            graph.nodes().for_each(|node| drop(course.wake(node)));
+            for node in graph.nodes() {
+                course.wake(node);
+            }
             continue;
         }
         let (node, step) = in_flight.remove(pick % in_flight.len());
@@ -344,10 +346,10 @@ fn there(version: u64, terminating: bool) -> Live {
 /// A course of one object whose DELETE was handed out.
 fn deleting() -> (Course, Node) {
     let mut course = course(1, &[], &[]);
-    let (node, step) = course.next().unwrap();
+    let (node, step) = course.next_request().unwrap();
     assert_eq!(step, Step::Get);
     course.answer(node, Event::Live(there(1, false)));
-    assert!(matches!(course.next(), Some((_, Step::Delete { .. }))));
+    assert!(matches!(course.next_request(), Some((_, Step::Delete { .. }))));
     (course, node)
 }
 
@@ -356,7 +358,7 @@ fn an_end_that_a_watch_reports_before_the_answer_came_is_not_missed() {
     let (mut course, node) = deleting();
     assert!(!course.wake(node), "the answer is outstanding");
     course.answer(node, Event::DeleteObject(there(2, true)));
-    assert_eq!(course.next(), Some((node, Step::Get)), "the answer was older than the hint");
+    assert_eq!(course.next_request(), Some((node, Step::Get)), "the answer was older than the hint");
 }
 
 #[test]
@@ -365,7 +367,7 @@ fn the_echo_of_our_own_delete_asks_nothing() {
     course.answer(node, Event::DeleteObject(there(2, true)));
     assert_eq!(course.seen(node, there(1, false)), Hint::Nothing, "from before the DELETE");
     assert_eq!(course.seen(node, there(2, true)), Hint::Taken);
-    assert_eq!(course.next(), None);
+    assert_eq!(course.next_request(), None);
     assert_eq!(course.progress_of(node), Some(&Progress::Waiting));
 }
 
@@ -374,7 +376,7 @@ fn a_busy_writer_does_not_set_the_pace_of_a_refused_delete() {
     let (mut course, node) = deleting();
     course.answer(node, failure(422, "Invalid", "admission webhook \"w\" denied the request: no", json!({})));
     assert_eq!(course.seen(node, there(3, false)), Hint::AskSoon);
-    assert_eq!(course.next(), None);
+    assert_eq!(course.next_request(), None);
 }
 
 #[test]
@@ -382,31 +384,32 @@ fn what_the_caller_holds_stays_held_and_holds_what_it_depends_on() {
     let mut course = course(2, &[(0, 1, true)], &[]);
     let held = course.graph().node(&map(0)).unwrap();
     course.hold(held, Block::new(Reason::Refused));
-    assert_eq!(course.next(), None);
+    assert_eq!(course.next_request(), None);
     assert!(!course.wake(held));
     course.answer(held, Event::Changed);
-    assert_eq!((course.next(), course.unsettled()), (None, 2));
+    assert_eq!((course.next_request(), course.unsettled()), (None, 2));
 }
 
 #[test]
 fn a_request_whose_answer_was_cancelled_is_asked_again() {
     let (mut course, node) = deleting();
     course.recall();
-    assert_eq!(course.next(), Some((node, Step::Get)));
+    assert_eq!(course.next_request(), Some((node, Step::Get)));
 }
 
 #[test]
 fn what_a_kept_member_of_a_cycle_needs_is_not_deleted_any_more() {
     let mut course = course(2, &[(0, 1, true), (1, 0, true)], &[]);
-    let nodes = [course.next().unwrap().0, course.next().unwrap().0];
-    course.answer(nodes[1], Event::Live(there(1, false)));
+    let nodes = [course.next_request().unwrap().0, course.next_request().unwrap().0];
     let mut marked = there(1, false);
     marked.markers =
         crate::markers::read(&BTreeMap::new(), &[("helm.sh/resource-policy".into(), "keep".into())].into());
-    // One DELETE waits to be sent while the other object turns out to be one to keep.
     course.answer(nodes[0], Event::Live(marked));
+    assert!(matches!(course.next_request(), Some((node, Step::Detach(_))) if node == nodes[0]));
+    // One DELETE waits to be sent when the other object is let go.
+    course.answer(nodes[1], Event::Live(there(1, false)));
     course.answer(nodes[0], Event::Detached);
-    assert_eq!(course.next(), Some((nodes[1], Step::Get)));
+    assert_eq!(course.next_request(), Some((nodes[1], Step::Get)));
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn the_rows_are_what_is_carried_out() {
     let plan = Teardown::new(objects(&["ConfigMap a/one", "ConfigMap a/two"])).keep(id("ConfigMap a/one")).plan();
     let plan = plan.unwrap();
     let mut course = plan.course();
-    let asked: Vec<_> = std::iter::from_fn(|| course.next()).collect();
+    let asked: Vec<_> = std::iter::from_fn(|| course.next_request()).collect();
     assert!(asked.iter().all(|(_, step)| *step == Step::Get), "it looks before it deletes: {asked:?}");
     assert_eq!(course.rows(), plan.rows());
 }
