@@ -33,7 +33,7 @@ use serde_json::{Value, json};
 use crate::{
     laws::{
         checker::{self, Law, Parent},
-        history::Id,
+        history::{self, Id, What},
         recorder::Recorder,
     },
     world::*,
@@ -249,6 +249,26 @@ impl Life {
             result = rounds => result,
             () = help => Ok(()),
         }
+    }
+
+    /// One reconcile, whatever comes of it.
+    pub async fn once(&self, operator: &Operator, stage: Stage) {
+        if let Some(live) = reload(&self.admin, &self.parent).await {
+            self.recorder.pass(operator.number);
+            reconcile(&operator.custodian, &live, &self.desired(stage)).await;
+        }
+    }
+
+    /// Whether no object was created twice: in a life without re-creation every identity has one accepted POST.
+    pub fn created_once(&self) -> Result<(), String> {
+        let mut created = BTreeSet::new();
+        for event in self.recorder.history().events() {
+            let What::Accepted(request, _) = &event.what else { continue };
+            if request.verb == history::Verb::Create && !created.insert(request.id()) {
+                return Err(format!("{} was created twice", request.id()));
+            }
+        }
+        Ok(())
     }
 
     /// Whether every object is there, and nothing that is not wanted any more.

@@ -73,6 +73,8 @@ struct Sight {
 
 #[derive(Default)]
 struct Operator {
+    /// The record as this operator last read or stored it.
+    record: Option<Record>,
     /// The latest sight of each object; a watch may run behind.
     latest: BTreeMap<Id, Sight>,
     /// All sights by UID and resource version.
@@ -166,9 +168,12 @@ impl Checker<'_> {
                 let Some(record) = self.pending.remove(&number) else { return };
                 self.changed = event.at;
                 self.operator(number).last_store = Some(event.at);
-                self.store(number, record);
+                self.store(number, record.clone());
+                self.operator(number).record = record;
             }
             What::Loaded { record, began } => {
+                self.learn(record.as_ref());
+                self.operator(number).record.clone_from(record);
                 // What another writer stored meanwhile was too late to be seen.
                 if self.changed <= *began {
                     self.loaded(record.clone());
@@ -179,8 +184,13 @@ impl Checker<'_> {
 
     // ---- what is stored ---------------------------------------------------
 
-    fn on_record(&self, id: &Id) -> Option<&Entry> {
-        self.stored.as_ref()?.entries.get(id)
+    /// What is on record, as far as the operator has been told.
+    fn on_record(&self, number: usize, id: &Id) -> Option<&Entry> {
+        self.record(number)?.entries.get(id)
+    }
+
+    fn record(&self, number: usize) -> Option<&Record> {
+        self.operators.get(&number)?.record.as_ref()
     }
 
     fn learn(&mut self, record: Option<&Record>) {
@@ -260,7 +270,7 @@ impl Checker<'_> {
 
     fn create(&mut self, number: usize, request: &Request) {
         let id = request.id();
-        if self.on_record(&id).is_none() {
+        if self.on_record(number, &id).is_none() {
             self.breaks(Law::WriteAhead, format!("{id} is created before it is on record"));
         }
         let operator = self.operator(number);
@@ -290,7 +300,7 @@ impl Checker<'_> {
             return;
         };
         let version = request.body_text("/preconditions/resourceVersion").map(ToOwned::to_owned);
-        match self.on_record(&id) {
+        match self.on_record(number, &id) {
             None => self.breaks(Law::OnlyOurs, format!("{id} is deleted and not on record")),
             Some(entry) if entry.uid.as_ref().is_some_and(|recorded| *recorded != uid) => {
                 self.breaks(Law::OnlyOurs, format!("{id} is deleted as {uid}, which is not the incarnation on record"));
@@ -324,7 +334,7 @@ impl Checker<'_> {
             }
             Some(_) => {}
         }
-        for dependent in self.dependents(&id) {
+        for dependent in self.dependents(number, &id) {
             if !self.settled(number, &dependent) {
                 self.breaks(Law::Order, format!("{id} is deleted while {dependent}, which needs it, may exist"));
             }
@@ -332,7 +342,7 @@ impl Checker<'_> {
     }
 
     /// What is on record and needs `id`, directly.
-    fn dependents(&self, id: &Id) -> BTreeSet<Id> {
+    fn dependents(&self, number: usize, id: &Id) -> BTreeSet<Id> {
         let namespace = |other: &Id| {
             id.group.is_empty() && id.plural == "namespaces" && other.namespace.as_deref() == Some(id.name.as_str())
         };
@@ -350,13 +360,13 @@ impl Checker<'_> {
                 || self.parent.edges.iter().any(|(from, to)| from == other && to == id)
                 || self.owners.get(other).is_some_and(|owners| owners.iter().any(|uid| uids.contains(uid)))
         };
-        let entries = self.stored.iter().flat_map(|r| &r.entries);
+        let entries = self.record(number).into_iter().flat_map(|r| &r.entries);
         entries.filter(|(other, entry)| *other != id && needs(other, entry)).map(|(other, _)| other.clone()).collect()
     }
 
     /// Whether the operator may take the object to be gone, or let go of.
     fn settled(&self, number: usize, id: &Id) -> bool {
-        let entry = self.stored.as_ref().and_then(|r| r.entries.get(id));
+        let entry = self.on_record(number, id);
         let Some(operator) = self.operators.get(&number) else { return false };
         let defined = self.parent.defined.contains(&(id.group.clone(), id.plural.clone()));
         if operator.absent.contains(id) || (defined && operator.absent.contains(&Id::definition(&id.group, &id.plural)))
@@ -370,7 +380,7 @@ impl Checker<'_> {
 
     /// Whether the operator may take it that nothing was ever created under the name.
     fn never_ours(&self, number: usize, id: &Id) -> bool {
-        let unknown = self.stored.as_ref().and_then(|r| r.entries.get(id)).is_some_and(|e| e.uid.is_none());
+        let unknown = self.on_record(number, id).is_some_and(|e| e.uid.is_none());
         let Some(operator) = self.operators.get(&number) else { return false };
         unknown && operator.taken.contains(id) && operator.latest.get(id).is_some_and(|sight| !sight.ours)
     }
@@ -474,7 +484,7 @@ impl Checker<'_> {
         if goes.is_empty() {
             return;
         }
-        let entries: Vec<Id> = self.stored.iter().flat_map(|r| r.entries.keys()).cloned().collect();
+        let entries: Vec<Id> = self.record(number).into_iter().flat_map(|r| r.entries.keys()).cloned().collect();
         for id in entries {
             if !self.settled(number, &id) {
                 self.breaks(Law::Proof, format!("{} leave the parent, and {id} may exist", goes.join(", ")));

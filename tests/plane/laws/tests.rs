@@ -257,6 +257,22 @@ fn law_1_a_delete_is_of_what_was_seen_to_be_ours_and_is_on_record() {
         json!({})
     ));
     assert_eq!(off_record, [Law::OnlyOurs]);
+    let both = [(map("base"), Some("u-base")), (map("top"), Some("u-top"))];
+    let view = |loaded: bool| {
+        story!(Story::life(), |s| {
+            s.operator = 1;
+            if loaded {
+                s.load(&both);
+            }
+            s.get(&map("top"), object(&map("top"), "u-top", "11", true));
+            s.operator = 0;
+            s.get(&map("top"), not_found(&map("top"))).store(&both[..1]);
+            s.operator = 1;
+            s.delete(&map("top"), "u-top", "11", 404, not_found(&map("top")))
+        })
+    };
+    assert_eq!(view(true), [], "on record, as far as this operator has been told");
+    assert_eq!(view(false), [Law::OnlyOurs], "it never read the record");
     let all = story!(Story::life(), |s| s.call(Verb::DeleteCollection, &map("top"), Value::Null, 500, json!({})));
     assert_eq!(all, [Law::OnlyOurs]);
 }
