@@ -286,6 +286,11 @@ impl Draft {
         entries + self.requirements.values().map(String::len).sum::<usize>()
     }
 
+    /// Bytes of the longest text.
+    pub(super) fn largest(&self) -> usize {
+        self.entries.iter().map(|e| e.text.len()).chain(self.requirements.values().map(String::len)).max().unwrap_or(0)
+    }
+
     /// All texts, compressed: lines of `r` requirement and `e` entry.
     pub(super) fn pack(&self) -> std::io::Result<Vec<u8>> {
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());

@@ -134,18 +134,23 @@ pub(super) fn lay_out(
     if entries.len() <= SAMPLE && sample.fits(limits.target) {
         return Ok(Layout::Alone(sample));
     }
-    let expected = sample.size() * entries.len().div_ceil(SAMPLE);
-    let mut count = expected.div_ceil((limits.target / 4 * 3).max(1)).max(2);
+    let room = (limits.target / 4 * 3).max(1);
+    let enough = |size: usize, of: usize| (size * entries.len()).div_ceil(of.max(1)).div_ceil(room).max(2);
+    let guess = enough(sample.size(), entries.len().min(SAMPLE));
+    // Neighbours compress well together, and placing by hash parts them: what one part takes tells more.
+    let part = split(entries, guess).into_iter().next().unwrap_or_default();
+    let mut count = enough(body(&part)?.size(), part.len()).clamp(guess, guess * 2);
     loop {
         let bodies = split(entries, count).iter().map(|part| body(part)).collect::<Result<Vec<_>, _>>()?;
-        if bodies.iter().all(|body| body.fits(limits.target)) {
+        // More parts don't help where one entry takes most of the room.
+        let fits = |body: &Body| {
+            body.fits(limits.target) || (body.fits(limits.half) && body.draft().largest() > limits.target / 2)
+        };
+        if bodies.iter().all(fits) {
             return Ok(Layout::Sharded(bodies));
         }
-        // A single entry may be larger than the target, but not than what is allowed.
-        if bodies.iter().all(|body| body.fits(limits.half)) && count >= entries.len() {
-            return Ok(Layout::Sharded(bodies));
-        }
-        if bodies.iter().any(|body| body.draft().entries.len() == 1 && !body.fits(limits.half)) {
+        // By then every entry has a part of its own.
+        if count > 16 * entries.len() + 16 {
             return Err(Error::Oversized);
         }
         count += count.div_ceil(4);
@@ -197,10 +202,18 @@ pub(super) fn order(parts: &[Part<'_>], rewrites: &[Rewrite<'_>], hidden: &Count
     let deltas: Vec<_> = rewrites.iter().map(|r| Delta::new(parts.get(r.part), r)).collect();
     let mut writes = Vec::new();
     let mut left: Vec<usize> = (0..rewrites.len()).collect();
-    while let Some(at) = left.iter().position(|r| stored.allows(&deltas[*r], &rewrites[*r])) {
-        let rewrite = left.remove(at);
-        stored.apply(&deltas[rewrite], &rewrites[rewrite]);
-        writes.push(Write::Whole { rewrite, raised: Counts::new() });
+    let mut before = usize::MAX;
+    while left.len() < before {
+        before = left.len();
+        left.retain(|rewrite| {
+            let (delta, rewritten) = (&deltas[*rewrite], &rewrites[*rewrite]);
+            let allowed = stored.allows(delta, rewritten);
+            if allowed {
+                stored.apply(delta, rewritten);
+                writes.push(Write::Whole { rewrite: *rewrite, raised: Counts::new() });
+            }
+            !allowed
+        });
     }
     if left.is_empty() {
         return writes;
@@ -208,7 +221,7 @@ pub(super) fn order(parts: &[Part<'_>], rewrites: &[Rewrite<'_>], hidden: &Count
     // The rest waits for each other. The most that can be stored at once is what is stored and all that is added.
     let mut peaks = Counts::new();
     for rewrite in &left {
-        for (id, old, new) in &deltas[*rewrite].edges {
+        for (id, (old, new)) in &deltas[*rewrite].edges {
             *peaks.entry(*id).or_insert_with(|| stored.edges(id)) += new.saturating_sub(*old);
         }
     }
@@ -266,11 +279,10 @@ impl Stored {
 
     fn allows(&self, delta: &Delta, rewrite: &Rewrite<'_>) -> bool {
         let after = |id: &StableId| {
-            let change = delta.edges.iter().find(|(changed, ..)| changed == id);
-            let (old, new) = change.map_or((0, 0), |(_, old, new)| (*old, *new));
+            let (old, new) = delta.edges.get(id).copied().unwrap_or_default();
             (self.edges(id) + new).saturating_sub(old)
         };
-        let raised = delta.edges.iter().filter(|(_, old, new)| new > old).all(|(id, ..)| {
+        let raised = delta.edges.iter().filter(|(_, (old, new))| new > old).all(|(id, _)| {
             let count = rewrite.counts.get(id).or_else(|| self.counts.get(id).filter(|_| !delta.removed.contains(id)));
             count.is_none_or(|count| *count >= after(id))
         });
@@ -282,7 +294,7 @@ impl Stored {
             self.counts.remove(id);
         }
         self.counts.extend(rewrite.counts.iter().map(|(id, count)| (*id, *count)));
-        for (id, old, new) in &delta.edges {
+        for (id, (old, new)) in &delta.edges {
             let edges = self.edges.entry(*id).or_insert(0);
             *edges = (*edges + new).saturating_sub(*old);
         }
@@ -292,7 +304,7 @@ impl Stored {
 /// What a rewrite changes.
 struct Delta {
     /// Identities depended on by more or fewer entries: before, after.
-    edges: Vec<(StableId, u32, u32)>,
+    edges: BTreeMap<StableId, (u32, u32)>,
     /// Entries that leave.
     removed: BTreeSet<StableId>,
     /// Entries whose number is lowered, or that come.
@@ -305,13 +317,13 @@ impl Delta {
         let before = part.map_or(&none, |part| part.edges);
         let count = |counts: &Counts, id: &StableId| counts.get(id).copied().unwrap_or(0);
         let ids: BTreeSet<_> = before.keys().chain(rewrite.edges.keys()).collect();
-        let edges = ids.into_iter().map(|id| (*id, count(before, id), count(rewrite.edges, id)));
+        let edges = ids.into_iter().map(|id| (*id, (count(before, id), count(rewrite.edges, id))));
         let held = |id: &StableId| part.is_some_and(|part| part.holds.contains(id));
         let lowered = |id: &StableId, number: u32| part.is_some_and(|part| number < count(&part.counts, id));
         let judged = rewrite.counts.iter().filter(|(id, number)| !held(id) || lowered(id, **number));
         let removed = part.iter().flat_map(|part| &part.holds).filter(|id| !rewrite.counts.contains_key(**id));
         Self {
-            edges: edges.filter(|(_, old, new)| old != new).collect(),
+            edges: edges.filter(|(_, (old, new))| old != new).collect(),
             removed: removed.map(|id| **id).collect(),
             judged: judged.map(|(id, _)| *id).collect(),
         }

@@ -43,7 +43,7 @@ use kube_client::Client;
 use self::{
     names::{Naming, Slot},
     objects::{KubeObjects, Objects},
-    plan::{Act, Plan, Planner, Target},
+    plan::{Act, Planner, Target},
     record::{Foreign, Found, Record},
     run::{Failure, Runner},
 };
@@ -251,14 +251,13 @@ impl ConfigMapStore {
             Failure::Taken(_) => Error::AlreadyExists { parent: parent.id.clone() },
             failure => self.error(parent, "create", failure),
         };
-        let survey = runner.survey().await.map_err(error)?;
+        let (survey, _) = runner.survey().await.map_err(error)?;
         if !survey.is_empty() {
             return Err(Error::AlreadyExists { parent: parent.id.clone() });
         }
         let free = survey.free();
         let plan = self.format.planner(runner.naming, inventory).create(free).map_err(unstorable(parent))?;
-        let mut record = None;
-        runner.save(plan, &mut record).await.map_err(error)?;
+        let record = runner.create_record(plan).await.map_err(error)?;
         if free == Some(Slot::B) {
             // Somebody may have found the first name free in the meantime.
             let roots = runner.load().await.map_err(error)?;
@@ -266,8 +265,7 @@ impl ConfigMapStore {
                 return Err(Error::AlreadyExists { parent: parent.id.clone() });
             }
         }
-        let place = || Failure::Conflict(runner.naming.root(Slot::A));
-        record.map(version).ok_or_else(|| self.error(parent, "create", place()))
+        Ok(version(record))
     }
 
     /// Carries out the first plan that is possible, and returns the state after it.
@@ -275,7 +273,7 @@ impl ConfigMapStore {
         &self,
         runner: &Runner<'_>,
         inventory: &Inventory,
-        record: Record,
+        mut record: Record,
         renew: bool,
     ) -> Result<Version, Error> {
         let parent = &inventory.parent;
@@ -283,26 +281,22 @@ impl ConfigMapStore {
         let planner = self.format.planner(runner.naming, inventory);
         let mut in_place = planner.in_place(&record);
         let moved = if renew { planner.renew(&record, &in_place).map_err(unstorable(parent))? } else { None };
-        let mut state = Some(record);
         if let Some(plan) = moved {
-            let begun = plan.acts.len();
-            match runner.save(plan, &mut state).await {
-                Ok(()) => return state.map(version).ok_or_else(|| error(Failure::Conflict(begun.to_string()))),
+            match runner.change_record(plan, &mut record).await {
+                Ok(()) => return Ok(version(record)),
                 Err(Failure::NamespaceTerminating | Failure::Taken(_)) => {
                     // Nothing can be created. What was begun is taken up in place, if nobody else wrote since.
                     let found = runner.load().await.map_err(error)?.map(|found| found.record);
-                    let unchanged = state.as_ref().map(Record::token) == found.as_ref().map(Record::token);
-                    let found = found.filter(|_| unchanged);
-                    let found = found.ok_or_else(|| error(Failure::Conflict(runner.naming.root(Slot::A))))?;
-                    in_place = planner.in_place(&found);
-                    state = Some(found);
+                    let unchanged = found.filter(|found| found.token() == record.token());
+                    record = unchanged.ok_or_else(|| error(Failure::Conflict(record.tree.root.seen.name.clone())))?;
+                    in_place = planner.in_place(&record);
                 }
                 Err(failure) => return Err(error(failure)),
             }
         }
-        let plan: Plan = in_place.map_err(unstorable(parent))?;
-        runner.save(plan, &mut state).await.map_err(error)?;
-        state.map(version).ok_or_else(|| error(Failure::Conflict(runner.naming.root(Slot::A))))
+        let plan = in_place.map_err(unstorable(parent))?;
+        runner.change_record(plan, &mut record).await.map_err(error)?;
+        Ok(version(record))
     }
 }
 

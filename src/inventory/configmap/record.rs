@@ -77,6 +77,12 @@ pub(super) struct Record {
 }
 
 impl Record {
+    /// A record just written.
+    pub(super) fn new(tree: Tree) -> Self {
+        let (rival, spent) = (None, Vec::new());
+        Self { tree, rival, other: Name::Free, spent, damaged: false, hidden: Counts::new() }
+    }
+
     /// All objects that are there, roots last and the record's own root the very last.
     pub(super) fn seen(&self) -> impl Iterator<Item = &Seen> {
         self.rival.iter().flat_map(|rival| rival.tree.seen()).chain(self.tree.seen())
@@ -172,6 +178,11 @@ impl Survey {
 
     pub(super) fn is_empty(&self) -> bool {
         self.winner.is_none()
+    }
+
+    /// Whether there is a record, and it doesn't point to another.
+    pub(super) fn is_whole(&self) -> bool {
+        self.winner.as_ref().is_some_and(|winner| winner.head.superseded_by.is_none())
     }
 
     /// Names of the shards to read.

@@ -17,7 +17,7 @@ use super::{
     plan::{Act, Plan, Target},
     record::{self, Foreign, Found, Name, Record, Shard, Survey, Tree},
 };
-use crate::{inventory::dependents::Counts, object::ParentRef};
+use crate::object::ParentRef;
 
 /// How many shards are read at once.
 const CONCURRENCY: usize = 16;
@@ -47,6 +47,22 @@ fn failure(place: &str) -> impl FnOnce(Fault) -> Failure {
     }
 }
 
+/// UIDs and resource versions of what is under the names of roots.
+type Versions = [serde_json::Value; 2];
+
+/// Objects that a plan has created.
+#[derive(Debug, Default)]
+struct Fresh {
+    root: Option<Arc<Piece<RootHead>>>,
+    shards: Vec<Shard>,
+}
+
+impl Fresh {
+    fn tree(self, slot: Slot) -> Option<Tree> {
+        Some(Tree { slot, root: self.root?, shards: self.shards })
+    }
+}
+
 /// The objects of one parent.
 #[derive(Debug)]
 pub(super) struct Runner<'a> {
@@ -67,17 +83,28 @@ impl Runner<'_> {
         Ok([a, b])
     }
 
-    pub(super) async fn survey(&self) -> Result<Survey, Failure> {
-        record::survey(self.naming, self.roots().await?).map_err(Failure::Foreign)
+    /// What is under the names of roots.
+    ///
+    /// Two reads are two moments, and a record that moves in between is seen at neither name, or only where it was. So
+    /// what looks as if a record were missing is read until it looks the same twice.
+    pub(super) async fn survey(&self) -> Result<(Survey, Versions), Failure> {
+        let mut last = None;
+        for _ in 0..ROUNDS {
+            let roots = self.roots().await?;
+            let versions = versions(&roots);
+            let survey = record::survey(self.naming, roots).map_err(Failure::Foreign)?;
+            if survey.is_whole() || last.as_ref() == Some(&versions) {
+                return Ok((survey, versions));
+            }
+            last = Some(versions);
+        }
+        Err(Failure::Conflict(self.naming.root(Slot::A)))
     }
 
     /// Reads the whole record.
     pub(super) async fn load(&self) -> Result<Option<Found>, Failure> {
-        let mut round = 1;
-        loop {
-            let roots = self.roots().await?;
-            let before = versions(&roots);
-            let survey = record::survey(self.naming, roots).map_err(Failure::Foreign)?;
+        for _ in 0..ROUNDS {
+            let (survey, before) = self.survey().await?;
             let names = survey.shards(self.naming);
             let expected = names.len();
             let get = async |name: String| self.get(&name).await.map(|object| object.map(|object| (name, object)));
@@ -88,52 +115,56 @@ impl Runner<'_> {
                 .try_collect()
                 .await?;
             // Another writer may have moved the record while its shards were being read.
-            if shards.len() < expected && round < ROUNDS && versions(&self.roots().await?) != before {
-                round += 1;
-                continue;
+            if shards.len() == expected || versions(&self.roots().await?) == before {
+                return Ok(record::assemble(survey, shards, self.naming));
             }
-            return Ok(record::assemble(survey, shards, self.naming));
         }
+        Err(Failure::Conflict(self.naming.root(Slot::A)))
     }
 
-    /// Carries a save out; `record` is what it builds on and is kept up to date even if it fails.
-    pub(super) async fn save(&self, plan: Plan, record: &mut Option<Record>) -> Result<(), Failure> {
-        let Plan { first, acts, retire, new_root, .. } = plan;
-        for name in &first {
+    /// Carries out a plan for a new record.
+    pub(super) async fn create_record(&self, plan: Plan) -> Result<Record, Failure> {
+        let place = self.naming.root(Slot::A);
+        let fresh = self.carry_out(plan.acts, None).await?;
+        let tree = plan.new_root.and_then(|slot| fresh.tree(slot));
+        tree.map(Record::new).ok_or(Failure::Conflict(place))
+    }
+
+    /// Carries out a plan that builds on `record`, which is kept up to date even if that fails.
+    pub(super) async fn change_record(&self, plan: Plan, record: &mut Record) -> Result<(), Failure> {
+        for name in &plan.first {
             self.expel(name).await?;
         }
-        let (mut new_root, slot) = (None, new_root);
-        let mut new_shards = Vec::new();
+        let fresh = self.carry_out(plan.acts, Some(record)).await?;
+        if let Some(tree) = plan.new_root.and_then(|slot| fresh.tree(slot)) {
+            let (damaged, hidden) = (record.damaged, std::mem::take(&mut record.hidden));
+            *record = Record { damaged, hidden, ..Record::new(tree) };
+        }
+        self.retire(plan.retire, record).await;
+        Ok(())
+    }
+
+    async fn carry_out(&self, acts: Vec<Act>, mut record: Option<&mut Record>) -> Result<Fresh, Failure> {
+        let mut fresh = Fresh::default();
         for act in acts {
             match act {
                 Act::Probe(object) => {
                     let name = object.metadata.name.clone().unwrap_or_default();
                     self.objects.create(self.namespace, &object, true).await.map_err(failure(&name))?;
                 }
-                Act::Create(target, object) => {
-                    let stored = self.create(object).await?;
-                    match target {
-                        Target::NewShard(_) => {
-                            let piece = self.read::<ShardHead>(&stored)?;
-                            new_shards.push(Shard { name: piece.seen.name.clone(), piece: Some(piece) });
-                        }
-                        _ => new_root = Some(self.read::<RootHead>(&stored)?),
-                    }
+                Act::Create(Target::NewShard(_), object) => {
+                    let piece = self.read::<ShardHead>(&self.create(object).await?)?;
+                    fresh.shards.push(Shard { name: piece.seen.name.clone(), piece: Some(piece) });
                 }
+                Act::Create(_, object) => fresh.root = Some(self.read::<RootHead>(&self.create(object).await?)?),
                 Act::Patch(target, change) => {
-                    if let Some(record) = record.as_mut() {
+                    if let Some(record) = record.as_deref_mut() {
                         self.patch(target, &change, record).await?;
                     }
                 }
             }
         }
-        if let (Some(root), Some(slot)) = (new_root, slot) {
-            let tree = Tree { slot, root, shards: new_shards };
-            let (damaged, hidden) = record.take().map_or((false, Counts::new()), |old| (old.damaged, old.hidden));
-            *record = Some(Record { tree, rival: None, other: Name::Free, spent: Vec::new(), damaged, hidden });
-        }
-        self.retire(retire, record).await;
-        Ok(())
+        Ok(fresh)
     }
 
     async fn create(&self, object: ConfigMap) -> Result<ConfigMap, Failure> {
@@ -173,16 +204,12 @@ impl Runner<'_> {
     /// What the API server says that it stored; a mutating webhook may have had a say.
     fn read<H: Head>(&self, stored: &ConfigMap) -> Result<Arc<Piece<H>>, Failure> {
         let head = H::read(stored.data.as_ref().unwrap_or(&BTreeMap::new()), &self.naming.sealer);
-        let head = head.map_err(|problem| {
-            let place = stored.metadata.name.clone().unwrap_or_default();
-            Failure::Foreign(Foreign { place, problem: format!("after a write, {problem}") })
-        })?;
+        let head = head.map_err(|_| Failure::Conflict(stored.metadata.name.clone().unwrap_or_default()))?;
         Ok(Arc::new(piece::read(stored, head, None, self.naming).piece))
     }
 
     /// Removes what a save left behind. What can't be removed now is found again by the next load.
-    async fn retire(&self, names: Vec<String>, record: &mut Option<Record>) {
-        let Some(record) = record else { return };
+    async fn retire(&self, names: Vec<String>, record: &mut Record) {
         let superseded = record.rival.as_ref().is_some_and(|rival| rival.tree.root.head.superseded_by.is_some());
         if superseded {
             record.rival = None;
@@ -270,7 +297,14 @@ impl Runner<'_> {
         let root = record.tree.root.head.clone();
         let deleting = RootHead { deleting: Some(root.deleting.unwrap_or(entries)), ..root.clone() };
         if deleting != root && (!record.tree.shards.is_empty() || record.rival.is_some()) {
-            self.patch(Target::Root, &head_change(&deleting)?, &mut record).await?;
+            let change = head_change(&deleting)?;
+            let patch = change.patch(self.naming.patch_metadata(&record.tree.root.seen, self.parent));
+            match self.objects.patch(self.namespace, &record.tree.root.seen.name, &patch).await {
+                Ok(stored) => record.tree.root = self.read(&stored)?,
+                // The root goes last.
+                Err(Fault::NotFound) => return Ok(()),
+                Err(fault) => return Err(failure(&record.tree.root.seen.name)(fault)),
+            }
         }
         let mut condemned = Vec::new();
         for seen in record.seen() {
@@ -298,7 +332,7 @@ impl Runner<'_> {
     }
 }
 
-fn versions(roots: &[Option<ConfigMap>; 2]) -> [serde_json::Value; 2] {
+fn versions(roots: &[Option<ConfigMap>; 2]) -> Versions {
     [0, 1].map(|index: usize| {
         let meta = roots.get(index).and_then(|root| root.as_ref()).map(|root| &root.metadata);
         json!(meta.map(|meta| (&meta.uid, &meta.resource_version)))

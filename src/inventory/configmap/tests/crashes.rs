@@ -63,6 +63,11 @@ async fn every_cut(limits: Limits, old: Option<&Inventory>, new: &Inventory, ren
                 (Loaded::Missing, None) => create(&store, new).await,
                 (Loaded::Found(snapshot), _) => {
                     is_between(&snapshot.inventory, old.unwrap_or(&nothing), new);
+                    if limits.readable == Limits::KUBERNETES.readable {
+                        // What fits into one object changes all at once.
+                        let whole = [old, Some(new)].into_iter().flatten().map(counted);
+                        assert!(whole.into_iter().any(|whole| whole == snapshot.inventory), "after call {call}");
+                    }
                     // Whatever was going on, teardown goes on without creating anything.
                     model.take_calls();
                     let version = store.save(new, replace(&found(&store, parent).await.version)).await.unwrap();
@@ -73,6 +78,9 @@ async fn every_cut(limits: Limits, old: Option<&Inventory>, new: &Inventory, ren
                 (other, _) => panic!("after call {call}: {other:?}"),
             };
             assert_eq!(found(&store, parent).await.inventory, counted(new));
+            // However many roots there were, one is left.
+            let roots = [Slot::A, Slot::B].map(|slot| root_name(parent, slot));
+            assert_eq!(model.names().iter().filter(|name| roots.contains(name)).count(), 1, "after call {call}");
             store.delete(parent, &version).await.unwrap();
             assert_eq!(model.names(), NONE, "after call {call}");
             if finished {
@@ -110,18 +118,21 @@ async fn c08_renewing_what_was_deleted_by_hand() {
         every_cut(limits, Some(&old), &new, true, root).await;
         let all = |model: &Model| model.names().iter().for_each(|name| model.delete_by_hand(name));
         every_cut(limits, Some(&old), &new, true, all).await;
+        every_cut(limits, Some(&new), &old, true, all).await;
     }
 }
 
 #[tokio::test]
 async fn c26_growing_and_shrinking() {
     let parent = parent("a", "1");
-    for limits in [TINY, TINY_PLAIN] {
-        every_cut(limits, Some(&inventory(&parent, 2)), &inventory(&parent, 40), true, |_| ()).await;
-        every_cut(limits, Some(&inventory(&parent, 10)), &inventory(&parent, 80), true, |_| ()).await;
-        let root = |model: &Model| model.delete_by_hand(&root_name(&parent, Slot::A));
-        every_cut(limits, Some(&inventory(&parent, 40)), &inventory(&parent, 2), true, root).await;
+    let root = |model: &Model| model.delete_by_hand(&root_name(&parent, Slot::A));
+    for (limits, sizes) in [(TINY, [2, 30, 5]), (TINY_PLAIN, [2, 14, 2])] {
+        let [small, large, smaller] = sizes.map(|size| inventory(&parent, size));
+        every_cut(limits, Some(&small), &large, true, |_| ()).await;
+        every_cut(limits, Some(&large), &smaller, true, root).await;
     }
+    // From shards to more shards.
+    every_cut(TINY_PLAIN, Some(&inventory(&parent, 10)), &inventory(&parent, 50), true, |_| ()).await;
 }
 
 #[tokio::test]

@@ -145,8 +145,8 @@ async fn a_missing_shard_is_damage_and_is_never_forgotten() {
 #[tokio::test]
 async fn unreadable_compressed_entries_are_set_aside_and_moved_along() {
     let (model, parent) = (Model::default(), parent("a", "1"));
-    let store = store(&model, TINY);
-    create(&store, &inventory(&parent, 20)).await;
+    let store = store(&model, Limits { readable: 1000, target: 4000, half: 6000, hard: 20_000 });
+    create(&store, &inventory(&parent, 200)).await;
     let shard = model.names().into_iter().find(|name| model.object(name).unwrap().binary_data.is_some()).unwrap();
     let mut spoilt = Vec::new();
     model.tamper(&shard, |object| {
@@ -155,6 +155,8 @@ async fn unreadable_compressed_entries_are_set_aside_and_moved_along() {
         spoilt.clone_from(bytes);
     });
     let (snapshot, _) = damaged(&store, &parent).await;
+    let others = model.names().len() - 2;
+    assert!(others > 0 && snapshot.inventory.len() < 200 && snapshot.inventory.len() > 200 * others / (others + 1));
     let kept = |model: &Model| {
         let objects = model.names().into_iter().filter_map(|name| model.object(&name));
         let mut blobs = objects.flat_map(|object| object.binary_data.unwrap_or_default());
@@ -198,6 +200,49 @@ async fn s12_what_is_not_a_record_of_this_parent_is_left_alone() {
         assert!(matches!(store.save(&inventory(&a, 1), SaveOptions::create()).await, Err(Error::Unreadable { .. })));
         assert_eq!(model.object(&root_name(&a, Slot::A)), before);
     }
+}
+
+#[tokio::test]
+async fn entries_of_a_root_that_comes_back_are_united_in() {
+    let (model, parent) = (Model::default(), parent("a", "1"));
+    let store = store(&model, Limits::KUBERNETES);
+    create(&store, &inventory(&parent, 5)).await;
+    let (a, b) = (root_name(&parent, Slot::A), root_name(&parent, Slot::B));
+    let old = model.object(&a).unwrap();
+    model.delete_by_hand(&a);
+    let mut newer = inventory(&parent, 4);
+    newer.get_mut(&id("n1")).unwrap().recreations = 1;
+    let version = found(&store, &parent).await.version;
+    store.save(&newer, replace(&version).renew(true)).await.unwrap();
+    // A backup brings the first root back beside the second: nothing of either is forgotten, the newer one is right.
+    model.put(old);
+    let snapshot = found(&store, &parent).await;
+    newer.insert(inventory(&parent, 5).get(&id("n4")).unwrap().clone());
+    assert_eq!(snapshot.inventory, counted(&newer));
+    store.save(&newer, replace(&snapshot.version)).await.unwrap();
+    assert_eq!(model.names(), [b]);
+    assert_eq!(found(&store, &parent).await.inventory, counted(&newer));
+}
+
+#[tokio::test]
+async fn a_replaced_root_whose_successor_is_gone_is_not_the_whole_truth() {
+    let (model, parent) = (Model::default(), parent("a", "1"));
+    let store = store(&model, Limits::KUBERNETES);
+    create(&store, &inventory(&parent, 2)).await;
+    let a = root_name(&parent, Slot::A);
+    model.delete_by_hand(&a);
+    let version = found(&store, &parent).await.version;
+    // Cut off after the old root is superseded, before it is let go.
+    model.cut(3, true);
+    let _cut = store.save(&inventory(&parent, 3), replace(&version).renew(true)).await;
+    model.heal();
+    model.vanish(&root_name(&parent, Slot::B));
+    let (snapshot, damage) = damaged(&store, &parent).await;
+    assert!(damage[0].problem.contains("was replaced"), "{damage:?}");
+    let version = store.save(&snapshot.inventory, replace(&snapshot.version)).await.unwrap();
+    assert!(damaged(&store, &parent).await.1[0].problem.contains("was replaced"));
+    store.delete(&parent, &version).await.unwrap();
+    assert_eq!(model.names(), NONE);
 }
 
 #[tokio::test]

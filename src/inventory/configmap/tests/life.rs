@@ -13,7 +13,7 @@ use proptest::prelude::*;
 #[tokio::test]
 async fn conforms() {
     let model = Model::default();
-    for limits in [Limits::KUBERNETES, TINY_PLAIN] {
+    for limits in [Limits::KUBERNETES, Limits { readable: 3000, target: 30_000, half: 60_000, hard: 90_000 }] {
         crate::inventory::conformance::all(&store(&model, limits), &|name| parent(name, "1")).await;
         assert_eq!(model.names(), NONE);
     }
@@ -287,6 +287,7 @@ async fn tokens_work_without_what_the_store_attached() {
     let error = store.save(&inventory(&parent, 14), replace(&first)).await.unwrap_err();
     assert!(matches!(error, Error::Conflict { .. }), "{error}");
     assert!(matches!(store.delete(&parent, &first).await, Err(Error::Conflict { .. })));
+    assert!(model.names().len() > 2);
     store.delete(&parent, &Version::new(second.as_str())).await.unwrap();
     store.delete(&parent, &second).await.unwrap();
     store.delete(&parent, &Version::new("never")).await.unwrap();

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Some three entries a stored object.
-const TINY: Limits = Limits { readable: 1000, target: 700, half: 2800, hard: 20_000 };
+const TINY: Limits = Limits { readable: 400, target: 250, half: 2800, hard: 20_000 };
 /// As tiny, but with readable shards.
 const TINY_PLAIN: Limits = Limits { readable: 3000, target: 1500, half: 2800, hard: 20_000 };
 
@@ -57,4 +57,15 @@ fn counted(inventory: &Inventory) -> Inventory {
     let mut inventory = inventory.clone();
     crate::inventory::dependents::report(&mut inventory, &Default::default());
     inventory
+}
+
+#[tokio::test]
+async fn tiny_limits_make_shards() {
+    for (limits, packed) in [(TINY, true), (TINY_PLAIN, false)] {
+        let (model, parent) = (Model::default(), crate::inventory::testing::parent("a", "1"));
+        create(&store(&model, limits), &crate::inventory::testing::inventory(&parent, 10)).await;
+        assert!(model.names().len() >= 3, "{:?}", model.names());
+        let objects = model.names().into_iter().filter_map(|name| model.object(&name));
+        assert_eq!(objects.filter(|object| object.binary_data.is_some()).count() > 1, packed);
+    }
 }

@@ -28,6 +28,8 @@ struct State {
     terminating: bool,
     calls: Vec<String>,
     writes: Vec<String>,
+    /// Reads of names that end so take several turns.
+    slow: Option<(&'static str, usize)>,
     /// The call at which the caller crashes, and whether the server still carries it out.
     cut: Option<(usize, bool)>,
 }
@@ -50,6 +52,11 @@ impl Model {
 
     pub(super) fn heal(&self) {
         self.state().cut = None;
+    }
+
+    /// From now on, reads of names that end so take that many turns more than others.
+    pub(super) fn slow_down(&self, suffix: &'static str, turns: usize) {
+        self.state().slow = Some((suffix, turns));
     }
 
     /// Whether the cut has happened.
@@ -122,7 +129,10 @@ impl Model {
         name: &str,
         effect: impl FnOnce(&mut State) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
-        GiveWay(false).await;
+        let slow = self.state().slow.filter(|(suffix, _)| verb == "GET" && name.ends_with(suffix));
+        for _ in 0..=slow.map_or(0, |(_, turns)| turns) {
+            GiveWay(false).await;
+        }
         let state = &mut *self.state();
         let number = state.calls.len();
         state.calls.push(format!("{verb} {name}"));

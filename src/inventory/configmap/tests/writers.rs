@@ -86,10 +86,20 @@ enum Start {
 
 /// Both writers add an entry and record a UID; whatever the order, everything is there at the end.
 fn contest(limits: Limits, length: usize, start: Start, renew: [bool; 2], schedule: impl IntoIterator<Item = bool>) {
+    contest_on(&Model::default(), limits, length, start, renew, schedule);
+}
+
+fn contest_on(
+    model: &Model,
+    limits: Limits,
+    length: usize,
+    start: Start,
+    renew: [bool; 2],
+    schedule: impl IntoIterator<Item = bool>,
+) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let parent = parent("a", "1");
-    let model = Model::default();
-    let (first, second) = (store(&model, limits), store(&model, limits));
+    let (first, second) = (store(model, limits), store(model, limits));
     let before = inventory(&parent, length);
     if start != Start::Nothing {
         runtime.block_on(create(&first, &before));
@@ -126,7 +136,7 @@ fn contest(limits: Limits, length: usize, start: Start, renew: [bool; 2], schedu
 /// The first goes `i` calls, then the second `j`, then the first to its end, then the second; and the other way round.
 fn every_switch(limits: Limits, length: usize, start: Start, renew: [bool; 2], most: usize) {
     for i in 0..most {
-        for j in [1, 3, 6, 10, most] {
+        for j in [1, 3, 6, 10, most, 100] {
             // Writers that do the same need not change places.
             for first in [true, false].into_iter().take(if renew[0] == renew[1] { 1 } else { 2 }) {
                 let schedule = std::iter::repeat_n(first, i).chain(std::iter::repeat_n(!first, j));
@@ -163,6 +173,31 @@ fn c26_two_writers_lose_nothing_while_the_record_grows() {
     }
 }
 
+#[test]
+fn a_record_that_moves_while_it_is_looked_for_is_found() {
+    for suffix in ["-a", "-b"] {
+        for turns in 0..40 {
+            let model = Model::default();
+            let (reader, writer) = (store(&model, TINY), store(&model, TINY));
+            let parent = parent("a", "1");
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            runtime.block_on(create(&writer, &inventory(&parent, 10)));
+            model.slow_down(suffix, turns);
+            // There, and back again.
+            let moves = async {
+                for slot in Slot::BOTH {
+                    model.delete_by_hand(&root_name(&parent, slot));
+                    apply(&writer, &parent, true, |_| ()).await;
+                }
+            };
+            let read = async {
+                assert_eq!(found(&reader, &parent).await.inventory, counted(&inventory(&parent, 10)));
+            };
+            interleave([true, false].into_iter().cycle().take(2000), read, moves);
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
     #[test]
@@ -174,8 +209,13 @@ proptest! {
         length in 5..16usize,
         renew in any::<[bool; 2]>(),
         limits in prop::sample::select(vec![0, 1, 2, 3]),
+        slow in prop::option::of((prop::sample::select(vec!["-a", "-b", "-0", "-1"]), 1..60usize)),
     ) {
         let limits = [Limits::KUBERNETES, TINY, TINY_PLAIN, Limits { half: 1, ..TINY }][limits];
-        contest(limits, length, start, renew, schedule);
+        let model = Model::default();
+        if let Some((suffix, turns)) = slow {
+            model.slow_down(suffix, turns);
+        }
+        contest_on(&model, limits, length, start, renew, schedule);
     }
 }
