@@ -221,10 +221,8 @@ impl Life {
                     return Ok(());
                 };
                 self.recorder.pass(operator.number);
-                let outcome = match until_cut(&operator.log, reconcile(&operator.custodian, &live, &desired)).await {
-                    Some(outcome) => outcome,
-                    None => return Ok(()),
-                };
+                let pass = reconcile(&operator.custodian, &live, &desired);
+                let Some(outcome) = until_cut(&operator.log, pass).await else { return Ok(()) };
                 if format!("{outcome:?}").contains(&self.secret()) {
                     return Err(format!("the outcome tells a secret: {outcome:?}"));
                 }

@@ -22,7 +22,7 @@ fn scrambled(parts: [u64; 3]) -> u64 {
 fn slow_down(operator: &Operator, seed: u64, number: u64) {
     operator.log.on_call(move |call| {
         let chance = scrambled([seed, number, call.seq]);
-        if call.verb == Verb::Watch || chance % 2 == 0 {
+        if call.verb == Verb::Watch || chance.is_multiple_of(2) {
             return Fault::Pass;
         }
         Fault::Delay(Duration::from_millis(chance / 2 % 60))

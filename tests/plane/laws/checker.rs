@@ -581,8 +581,7 @@ impl Checker<'_> {
             self.parent_told(number, request, code, answer, not_found, made);
         }
         if not_found && matches!(request.verb, Verb::Get | Verb::Delete) && request.subresource.is_none() {
-            let operator = self.operator(number);
-            operator.absent.insert(id.clone());
+            self.operator(number).absent.insert(id);
             return;
         }
         if code == 409 {
