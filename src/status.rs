@@ -233,7 +233,8 @@ mod tests {
             observed_generation: None,
             last_transition_time: at(0),
         };
-        let all = conditions(&Outcome::new(None, Phase::Applied), &[foreign.clone()], None, &at(1)).unwrap();
+        let all =
+            conditions(&Outcome::new(None, Phase::Applied), std::slice::from_ref(&foreign), None, &at(1)).unwrap();
         assert!(all.contains(&foreign) && all.len() == 4);
         assert!(conditions(&Outcome::new(None, Phase::Applied), &all, None, &at(2)).is_none());
     }

@@ -346,11 +346,7 @@ async fn follow(
 
 /// Whether a watch that was going is not to be relied on any more. Any other trouble is that of one request.
 fn refused(error: &watcher::Error) -> bool {
-    let source = match error {
-        watcher::Error::InitialListFailed(e) | watcher::Error::WatchStartFailed(e) | watcher::Error::WatchFailed(e) => {
-            e
-        }
-        _ => return false,
-    };
+    use watcher::Error::{InitialListFailed, WatchFailed, WatchStartFailed};
+    let (InitialListFailed(source) | WatchStartFailed(source) | WatchFailed(source)) = error else { return false };
     matches!(answer::classify(source), Answer::Forbidden | Answer::NotFound { .. } | Answer::NoRoute)
 }

@@ -185,7 +185,6 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
 {
     /// Starts building a custodian for parents of kind `K`, whose keys live under the domain `manager`.
-    #[must_use]
     pub fn builder(client: Client, manager: impl Into<String>) -> Builder<K> {
         Builder::new(client, manager.into())
     }
