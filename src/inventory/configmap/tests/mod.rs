@@ -23,6 +23,8 @@ const TINY_PLAIN: Limits = Limits { readable: 3000, target: 1500, half: 2800, ha
 
 /// No names, no calls.
 const NONE: [String; 0] = [];
+/// Five entries are one object, seven are too much for it.
+const GROWING: Limits = Limits { target: 1100, half: 2100, ..TINY_PLAIN };
 
 fn manager() -> Manager {
     Manager::new("gittrack.example.com").unwrap()
@@ -68,4 +70,11 @@ async fn tiny_limits_make_shards() {
         let objects = model.names().into_iter().filter_map(|name| model.object(&name));
         assert_eq!(objects.filter(|object| object.binary_data.is_some()).count() > 1, packed);
     }
+    let (model, parent) = (Model::default(), crate::inventory::testing::parent("a", "1"));
+    let store = store(&model, GROWING);
+    let version = create(&store, &crate::inventory::testing::inventory(&parent, 5)).await;
+    assert_eq!(model.names().len(), 1);
+    let grown = crate::inventory::testing::inventory(&parent, 7);
+    store.save(&grown, replace(&version).renew(true)).await.unwrap();
+    assert!(model.names().len() > 2, "{:?}", model.names());
 }

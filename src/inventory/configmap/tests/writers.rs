@@ -169,7 +169,7 @@ fn s17_two_writers_lose_nothing_across_shards() {
 fn c26_two_writers_lose_nothing_while_the_record_grows() {
     // Between the readable root and the first shards.
     for renew in [[true, true], [true, false]] {
-        every_switch(Limits { half: 1, ..TINY }, 5, Start::Whole, renew, 20);
+        every_switch(GROWING, 5, Start::Whole, renew, 20);
     }
 }
 
@@ -211,7 +211,7 @@ proptest! {
         limits in prop::sample::select(vec![0, 1, 2, 3]),
         slow in prop::option::of((prop::sample::select(vec!["-a", "-b", "-0", "-1"]), 1..60usize)),
     ) {
-        let limits = [Limits::KUBERNETES, TINY, TINY_PLAIN, Limits { half: 1, ..TINY }][limits];
+        let limits = [Limits::KUBERNETES, TINY, TINY_PLAIN, GROWING][limits];
         let model = Model::default();
         if let Some((suffix, turns)) = slow {
             model.slow_down(suffix, turns);
