@@ -65,6 +65,13 @@ impl Manager {
         self.key("back-pointer")
     }
 
+    /// Annotation on objects that stay in the cluster at the end, `adopted` or `kept`: so that this is known when their
+    /// record is gone. The record decides as long as there is one.
+    #[must_use]
+    pub fn retain_annotation(&self) -> String {
+        self.key("retain")
+    }
+
     /// First finalizer on the parent: nothing may be created before it is there.
     #[must_use]
     pub fn finalizer(&self) -> String {
@@ -114,7 +121,12 @@ impl Manager {
         use sha2::{Digest, Sha256};
         let digest = Sha256::digest(parent.as_str().as_bytes());
         let short: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        self.key(&format!("hold-{short}"))
+        format!("{}{short}", self.hold_prefix())
+    }
+
+    /// What all hold finalizers start with.
+    pub(crate) fn hold_prefix(&self) -> String {
+        self.key("hold-")
     }
 
     /// Field manager of every write.

@@ -29,7 +29,7 @@ use super::{
 use crate::{
     answer::{Answer, Refusal},
     discovery::Resolution,
-    inventory::{Entry, Origin, Role},
+    inventory::{DeletionPolicy, Entry, Origin, Role},
     object::{LiveRef, ObjectId, ParentRef, ResourceKind, Uid},
     ownership::{self, Claim, LiveOwner, ReferenceOptions},
     teardown::{Live, Sequencer, get_metadata, patch_metadata},
@@ -210,6 +210,12 @@ impl Pass<'_> {
         let refused = |error: ownership::Error| Problem::Refused { words: error.to_string() };
         let mut body = manifest.object.clone();
         ownership::mark(&self.inner.manager, self.parent, id, &mut body.metadata).map_err(refused)?;
+        let entry = self.intent.inventory.get(id).filter(|e| e.deletion == DeletionPolicy::Keep);
+        if let Some(Entry { origin, .. }) = entry {
+            let why = if *origin == Origin::Adopted { "adopted" } else { "kept" };
+            let annotations = body.metadata.annotations.get_or_insert_default();
+            annotations.insert(self.inner.manager.retain_annotation(), why.to_owned());
+        }
         if let Some((resource, meta)) = owner {
             let owner = LiveOwner::read(&resource, &meta).map_err(refused)?;
             let reference = owner.reference(id, ReferenceOptions::default()).map_err(refused)?;

@@ -130,7 +130,20 @@ where
     /// namespace. They get a hold finalizer, so that namespace deletion cannot take them before the children are gone.
     /// Never name Pods or workloads: a namespace waits for its pods before anything else.
     ///
-    /// The right to take a hold off must not come from the held objects themselves.
+    /// # Permissions
+    /// The right to take holds off (`get` and `patch`) must not come from the held objects themselves, whose end it is. For
+    /// Roles and RoleBindings give it by a ClusterRole that names them, with a ClusterRoleBinding:
+    ///
+    /// ```yaml
+    /// - apiGroups: [rbac.authorization.k8s.io]
+    ///   resources: [roles, rolebindings]
+    ///   resourceNames: [gittrack-operator]
+    ///   verbs: [get, patch]
+    /// ```
+    ///
+    /// Everything else in the namespace, the inventory included, may rest on the held Role. The order at the end is
+    /// therefore: the parent's finalizers, the record, the holds. A crash in between leaves a record or a hold of a parent
+    /// that is gone; [`Custodian::sweep`] finishes both.
     pub fn hold(mut self, holds: impl Fn(&ParentRef) -> Vec<ObjectId> + Send + Sync + 'static) -> Self {
         self.holds = Some(Arc::new(holds));
         self

@@ -13,14 +13,12 @@ use super::{
     fields::Fingerprints,
     outcome::{Hold, Outcome, Phase},
     reconcile::{carries, removal_graph},
-    rediscover::infer_edges,
+    unite::{infer_edges, lacking},
 };
 use crate::{
     finalizer::Released,
     graph::Node,
-    inventory::{
-        self, Damage, Decision, DeletionPolicy, Entry, EntryState, Inventory, Loaded, Role, SaveOptions, Version,
-    },
+    inventory::{self, Damage, Decision, DeletionPolicy, EntryState, Inventory, Loaded, Role, SaveOptions, Version},
     object::{GroupKind, LiveRef, ObjectId, ParentRef, Uid},
     teardown::{
         Agenda, Authority, Block, Case, Course, Executor, Happened, Live, Progress, Reason, Report, Settled, Subject,
@@ -45,6 +43,8 @@ pub(super) struct Removal {
 pub(super) struct Session {
     removal: Removal,
     version: Version,
+    /// Whether the whole record was known when the removal was made.
+    completed: bool,
 }
 
 impl Removal {
@@ -114,12 +114,8 @@ impl Removal {
     /// Holds back what an unreadable part of the record may depend on: entries that recorded more dependents than can
     /// be found.
     fn hold_damaged(&mut self, inventory: &Inventory) {
-        let found = inventory.count_dependents();
-        for entry in inventory.entries() {
-            let readable = found.get(&entry.id.stable_id()).copied().unwrap_or(0);
-            if entry.dependents > readable
-                && let Some(node) = self.course.graph().node(&entry.id)
-            {
+        for id in lacking(inventory) {
+            if let Some(node) = self.course.graph().node(&id) {
                 self.course.hold(node, Block::new(Reason::Damaged));
             }
         }
@@ -228,19 +224,53 @@ impl Inner {
             // Not being deleted after all, or not held by us: nothing to tear down in this pass.
             return Ok(Outcome::new(Some(parent.clone()), Phase::Gone));
         }
+        let mut notes = Vec::new();
         let (mut inventory, version, damage) = match self.store.load(parent).await? {
-            Loaded::Found(snapshot) => (snapshot.inventory, Some(snapshot.version), Vec::new()),
-            Loaded::Damaged { snapshot, damage } => (snapshot.inventory, Some(snapshot.version), damage),
-            Loaded::Restored { recorded, .. } => return Ok(Outcome::held(parent.clone(), Hold::Restored { recorded })),
-            Loaded::Missing if !carries(&meta, &self.manager.applied_finalizer()) => {
-                return self.let_go(parent, None, Outcome::new(Some(parent.clone()), Phase::Released)).await;
+            Loaded::Found(snapshot) => (snapshot.inventory, Some(snapshot.version), Unread::nothing()),
+            Loaded::Damaged { snapshot, damage } => {
+                let (mut inventory, mut version) = (snapshot.inventory.clone(), snapshot.version);
+                let completed = match self.complete(parent, &meta, &mut inventory, &damage).await {
+                    Ok(more) => {
+                        notes.extend(more);
+                        true
+                    }
+                    Err(words) => {
+                        notes.push(format!("the inventory is damaged, and cannot be completed: {words}"));
+                        false
+                    }
+                };
+                if inventory != snapshot.inventory {
+                    version = self.store.save(&inventory, SaveOptions::replace(version)).await?;
+                }
+                (inventory, Some(version), Unread { damage, completed })
             }
+            Loaded::Restored { snapshot, damage, .. } if snapshot.inventory.is_empty() && damage.is_empty() => {
+                // Of an earlier incarnation, which is gone: the name has another UID.
+                notes.extend(self.finish(&snapshot.inventory.parent, &snapshot.inventory, &snapshot.version).await?);
+                let released = Outcome::new(Some(parent.clone()), Phase::Released);
+                return self
+                    .let_go(parent, Inventory::new(parent.clone(), snapshot.inventory.cluster), None, released)
+                    .await;
+            }
+            Loaded::Restored { recorded, .. } => return Ok(Outcome::held(parent.clone(), Hold::Restored { recorded })),
             Loaded::Missing => {
                 let mut inventory = Inventory::new(parent.clone(), self.cluster_id().await?);
-                if let Err(words) = self.rediscover(parent, &meta, &mut inventory).await {
-                    return Ok(Outcome::held(parent.clone(), Hold::InventoryMissing { words }));
+                if carries(&meta, &self.manager.applied_finalizer()) {
+                    match self.rediscover(parent, &meta, &mut inventory).await {
+                        Ok(more) => notes.extend(more),
+                        Err(words) => return Ok(Outcome::held(parent.clone(), Hold::InventoryMissing { words })),
+                    }
                 }
-                (inventory, None, Vec::new())
+                if inventory.is_empty() {
+                    let mut released = Outcome::new(Some(parent.clone()), Phase::Released);
+                    released.notes = notes;
+                    return self.let_go(parent, inventory, None, released).await;
+                }
+                match self.restore(parent, &mut inventory, &mut notes).await? {
+                    Restored::ParentGone => return Ok(Outcome::new(Some(parent.clone()), Phase::Gone)),
+                    Restored::Stored(version) => (inventory, Some(version), Unread::nothing()),
+                    Restored::InMemory => (inventory, None, Unread::nothing()),
+                }
             }
         };
         let cluster = self.cluster_id().await?;
@@ -252,7 +282,49 @@ impl Inner {
             return Ok(Outcome::held(parent.clone(), Hold::OtherCluster { words }));
         }
         let version = self.decide(&mut inventory, version).await?;
-        self.slice_of(parent, inventory, version, damage).await
+        let mut outcome = self.slice_of(parent, inventory, version, damage).await?;
+        outcome.notes.splice(0..0, notes);
+        Ok(outcome)
+    }
+
+    /// Stores a record that was rediscovered while its parent is being deleted, so that nothing is deleted that is not on
+    /// record. It is the one thing that a teardown creates; where the namespace admits nothing new any more, the record
+    /// is kept in memory, and made again by every pass from what is left.
+    async fn restore(
+        &self,
+        parent: &ParentRef,
+        inventory: &mut Inventory,
+        notes: &mut Vec<String>,
+    ) -> Result<Restored, super::Error> {
+        inventory.creator.clone_from(&self.creator);
+        let version = match self.store.save(inventory, SaveOptions::create()).await {
+            Ok(version) => version,
+            Err(inventory::Error::NamespaceTerminating { namespace, .. }) => {
+                notes.push(format!(
+                    "the inventory was missing and cannot be stored again, because namespace {namespace:?} is being \
+                     terminated: what was rediscovered is removed without"
+                ));
+                return Ok(Restored::InMemory);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        // Another process may have found everything gone in the meantime, and let the parent go.
+        let resource = parent.resource();
+        match get_metadata(&self.client, &resource, &parent.id).await {
+            Ok(meta) if Uid::of(&meta).as_ref() == Some(&parent.uid) => {}
+            Ok(_) => return self.unrestore(parent, &version).await,
+            Err(refusal) if refusal.answer().names(&resource, parent.id.name()) => {
+                return self.unrestore(parent, &version).await;
+            }
+            Err(refusal) => return Err(super::Error::ParentUnreadable { words: refusal.words_for(&parent.id) }),
+        }
+        notes.push(format!("the inventory was missing: {} objects were found by their marks", inventory.len()));
+        Ok(Restored::Stored(version))
+    }
+
+    async fn unrestore(&self, parent: &ParentRef, version: &Version) -> Result<Restored, super::Error> {
+        self.store.delete(parent, version).await?;
+        Ok(Restored::ParentGone)
     }
 
     /// Records what happens to the children, once, when the teardown starts.
@@ -278,14 +350,16 @@ impl Inner {
         parent: &ParentRef,
         mut inventory: Inventory,
         version: Option<Version>,
-        damage: Vec<Damage>,
+        Unread { damage, completed }: Unread,
     ) -> Result<Outcome, super::Error> {
         let session = self.sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(&parent.uid);
         let mut removal = match session {
-            Some(session) if Some(&session.version) == version.as_ref() => session.removal,
+            Some(session) if Some(&session.version) == version.as_ref() && session.completed == completed => {
+                session.removal
+            }
             _ => {
                 let mut removal = Removal::new(self, parent, &inventory, None).await;
-                if !damage.is_empty() {
+                if !completed {
                     removal.hold_damaged(&inventory);
                 }
                 removal
@@ -296,24 +370,24 @@ impl Inner {
         let mut outcome = Outcome::new(Some(parent.clone()), Phase::Deleting);
         outcome.removal = removal.report();
         outcome.damage = damage;
-        if removal.is_over() && outcome.damage.is_empty() {
+        if removal.is_over() && completed {
             if let Some(version) = &version {
                 let strays =
                     removal.strays(parent, if self.watch { self.hub.live(&parent.uid) } else { BTreeMap::new() });
-                if !strays.is_empty() {
-                    removal.record(&mut inventory, &self.fingerprints);
-                    let note = format!("{} objects with the parent's marks are put on record again", strays.len());
-                    self.put_on_record(&mut inventory, strays).await;
+                removal.record(&mut inventory, &self.fingerprints);
+                let open = self.put_on_record(&mut inventory, strays).await;
+                if open > 0 {
                     self.store.save(&inventory, SaveOptions::replace(version.clone())).await?;
-                    outcome.notes.push(note);
+                    outcome.notes.push(format!("{open} objects with the parent's marks are put on record again"));
                     outcome.requeue = Some(SOON);
                     return Ok(outcome);
                 }
             }
-            return self.let_go(parent, version.map(|v| (inventory, v)), outcome).await;
+            return self.let_go(parent, inventory, version, outcome).await;
         }
         outcome.requeue = Some(removal.next_look());
         if removal.is_over() {
+            outcome.requeue = Some(LOOK_AGAIN);
             outcome.notes.push(
                 "everything that can be read is gone; the unreadable part of the inventory holds the parent".into(),
             );
@@ -325,27 +399,35 @@ impl Inner {
             if removal.course.recorded() {
                 outcome.requeue = Some(SOON);
             }
-            let session = Session { removal, version };
+            let session = Session { removal, version, completed };
             self.sessions.lock().unwrap_or_else(PoisonError::into_inner).insert(parent.uid.clone(), session);
         }
         Ok(outcome)
     }
 
-    /// Puts objects on record that carry the parent's marks. An object whose kind is not served is left out; it is found
-    /// again when it is.
-    async fn put_on_record(&self, inventory: &mut Inventory, strays: Vec<(ObjectId, Uid, u32)>) {
-        for (id, uid, recreations) in strays {
-            let Some(resource) = self.served(&id.group_kind()).await else { continue };
-            let mut entry = Entry::intended(id.clone(), &resource);
-            entry.uid = Some(uid);
-            entry.state = EntryState::Recorded;
-            entry.recreations = recreations;
-            if self.rulebook.proxies.as_ref().is_some_and(|p| p.is_proxy(&id)) {
-                entry.role = Role::Proxy;
+    /// Puts objects on record that carry the parent's marks, as they live now. Returns how many there are, those included
+    /// that cannot be read; the watches show them again.
+    async fn put_on_record(&self, inventory: &mut Inventory, strays: Vec<(ObjectId, Uid, u32)>) -> usize {
+        let (mut fresh, mut unread) = (BTreeSet::new(), 0);
+        for (id, _, recreations) in strays {
+            let Some(resource) = self.served(&id.group_kind()).await else {
+                unread += 1;
+                continue;
+            };
+            match get_metadata(&self.client, &resource, &id).await {
+                Ok(meta) => {
+                    let Some(mut entry) = self.marked(&inventory.parent, &id, &resource, &meta).await else { continue };
+                    entry.recreations = recreations;
+                    inventory.insert(entry);
+                    fresh.insert(id);
+                }
+                // The watch is behind.
+                Err(refusal) if refusal.answer().names(&resource, id.name()) => {}
+                Err(_) => unread += 1,
             }
-            inventory.insert(entry);
         }
-        infer_edges(inventory);
+        infer_edges(inventory, &fresh);
+        fresh.len() + unread
     }
 
     /// Everything is accounted for: the record goes, then the parent.
@@ -353,40 +435,61 @@ impl Inner {
     /// `applied` leaves first. Were the record to go first, a crash in between would leave a parent that says it has
     /// children and no record of them; were both finalizers to go first, the record would be left behind.
     ///
-    /// Where objects are held, the parent is let go before them, because the rights to do so may hang on them; the record,
-    /// empty but for them, remembers them until they are let go too.
+    /// Where objects are held, the parent is let go before record and holds, because the rights to let it go may hang on
+    /// what is held. The record, empty but for the holds, remembers them until a [`sweep`](super::Custodian::sweep)
+    /// should there be a crash in between.
     async fn let_go(
         &self,
         parent: &ParentRef,
-        record: Option<(Inventory, Version)>,
+        mut inventory: Inventory,
+        version: Option<Version>,
         mut outcome: Outcome,
     ) -> Result<Outcome, super::Error> {
         let target = LiveRef::new(parent.id.clone(), parent.uid.clone());
         let (resource, client) = (parent.resource(), &self.client);
-        let mut holding = None;
-        if let Some((mut inventory, version)) = record {
-            if inventory.held.is_empty() {
+        let mut last = None;
+        match version {
+            Some(version) if inventory.held.is_empty() => {
                 self.applied.release(client, &resource, &target).await?;
                 self.store.delete(parent, &version).await?;
-            } else {
+            }
+            Some(version) => {
                 let settled: Vec<_> = inventory.entries().map(|e| e.id.clone()).collect();
                 settled.iter().for_each(|id| drop(inventory.remove(id)));
-                let version = self.store.save(&inventory, SaveOptions::replace(version)).await?;
-                holding = Some((inventory, version));
+                last = Some(self.store.save(&inventory, SaveOptions::replace(version)).await?);
             }
+            None => {}
         }
         outcome.phase = match self.both.release(client, &resource, &target).await? {
             Released::Off(_) | Released::Gone => Phase::Released,
             Released::Recreated(_) => Phase::Gone,
         };
-        if let Some((inventory, version)) = holding {
-            let left = self.release_holds(parent, &inventory).await;
-            if left.is_empty() {
-                self.store.delete(parent, &version).await?;
-            }
-            outcome.notes.extend(left);
-        }
+        let left = match last {
+            Some(version) => self.finish(parent, &inventory, &version).await?,
+            None => self.release_holds(parent, &inventory).await,
+        };
+        outcome.notes.extend(left.into_iter().map(|words| format!("still held: {words}")));
         outcome.requeue = None;
         Ok(outcome)
     }
+}
+
+/// What a record says that cannot be read.
+struct Unread {
+    damage: Vec<Damage>,
+    /// Whether what it may have said was found out by other means.
+    completed: bool,
+}
+
+impl Unread {
+    fn nothing() -> Self {
+        Self { damage: Vec::new(), completed: true }
+    }
+}
+
+/// What became of a rediscovered record.
+enum Restored {
+    Stored(Version),
+    InMemory,
+    ParentGone,
 }

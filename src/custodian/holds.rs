@@ -1,12 +1,19 @@
 //! Foreign objects that cleanup needs, kept by a hold finalizer of their own for each parent.
 
+use kube_client::api::{Patch, PatchParams};
+use serde_json::json;
+
 use super::Inner;
 use crate::{
-    finalizer::{Ensured, Finalizer, Released},
+    answer::{Answer, Refusal},
+    finalizer::{Ensured, Finalizer},
     inventory::Inventory,
     object::{LiveRef, ObjectId, ParentRef, ResourceKind, Uid},
-    teardown::get_metadata,
+    teardown::{get_metadata, metadata_api},
 };
+
+/// How often a hold is taken off an object that others are writing to.
+const ROUNDS: usize = 5;
 
 impl Inner {
     /// What the author names for this parent.
@@ -48,22 +55,53 @@ impl Inner {
 
     /// Lets go of everything that is on record as held. Returns what is still held, in words.
     pub(super) async fn release_holds(&self, parent: &ParentRef, inventory: &Inventory) -> Vec<String> {
-        let Some(finalizer) = self.hold_finalizer(parent) else { return Vec::new() };
+        self.unhold_all(parent, inventory, false).await
+    }
+
+    /// What [`release_holds`](Self::release_holds) would return; changes nothing.
+    pub(super) async fn rehearse_release(&self, parent: &ParentRef, inventory: &Inventory) -> Vec<String> {
+        self.unhold_all(parent, inventory, true).await
+    }
+
+    async fn unhold_all(&self, parent: &ParentRef, inventory: &Inventory, dry_run: bool) -> Vec<String> {
+        let finalizer = self.manager.hold_finalizer(&parent.uid);
         // All at once: taking the first hold off may end the very rights that the next one needs.
-        let releases = inventory.held.iter().map(|id| {
-            let finalizer = &finalizer;
-            async move {
-                let (resource, live) = match self.find(id).await {
-                    Ok(Some(found)) => found,
-                    Ok(None) => return None,
-                    Err(words) => return Some(words),
-                };
-                match finalizer.release(&self.client, &resource, &live).await {
-                    Ok(Released::Off(_) | Released::Gone | Released::Recreated(_)) => None,
-                    Err(error) => Some(error.to_string()),
+        let releases = inventory.held.iter().map(|id| self.unhold(id, &finalizer, dry_run));
+        futures::future::join_all(releases).await.into_iter().filter_map(Result::err).collect()
+    }
+
+    /// Takes one finalizer off an object, and changes nothing else of it: for Roles and RoleBindings the API server asks
+    /// for more rights if anything but finalizers and owner references changes.
+    pub(super) async fn unhold(&self, id: &ObjectId, finalizer: &str, dry_run: bool) -> Result<(), String> {
+        let fail = |refusal: Refusal| format!("{id}: {}", refusal.words_for(id));
+        let resource = self.served(&id.group_kind()).await.ok_or_else(|| format!("{id}: its kind is not served"))?;
+        for _ in 0..ROUNDS {
+            let meta = match get_metadata(&self.client, &resource, id).await {
+                Ok(meta) => meta,
+                Err(refusal) if refusal.answer().names(&resource, id.name()) => return Ok(()),
+                Err(refusal) => return Err(fail(refusal)),
+            };
+            let all = meta.finalizers.unwrap_or_default();
+            if !all.iter().any(|f| f == finalizer) {
+                return Ok(());
+            }
+            let rest: Vec<_> = all.iter().filter(|f| *f != finalizer).collect();
+            let patch = json!({"metadata": {
+                "uid": meta.uid, "resourceVersion": meta.resource_version, "finalizers": rest,
+            }});
+            let params = PatchParams { dry_run, ..PatchParams::default() };
+            let api = metadata_api(&self.client, &resource, id.namespace());
+            match api.patch_metadata(id.name(), &params, &Patch::Merge(patch)).await {
+                Ok(_) => return Ok(()),
+                Err(error) => {
+                    let refusal = Refusal::about(id, &error);
+                    match refusal.answer() {
+                        Answer::VersionMismatch | Answer::UidMismatch | Answer::NotFound { .. } => {}
+                        _ => return Err(fail(refusal)),
+                    }
                 }
             }
-        });
-        futures::future::join_all(releases).await.into_iter().flatten().collect()
+        }
+        Err(format!("{id}: somebody else keeps writing to it"))
     }
 }

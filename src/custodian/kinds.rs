@@ -49,7 +49,7 @@ impl Inner {
     }
 
     /// Whether a CustomResourceDefinition defines the kind, as far as could be seen.
-    async fn is_defined(&self, resource: &ResourceKind) -> bool {
+    pub(super) async fn is_defined(&self, resource: &ResourceKind) -> bool {
         let kind = resource.group_kind();
         let known = || self.definitions.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known().contains(&kind) {

@@ -29,6 +29,8 @@ mod kinds;
 mod outcome;
 mod reconcile;
 mod rediscover;
+mod sweep;
+mod unite;
 
 use std::{
     collections::BTreeMap,
@@ -52,6 +54,7 @@ pub use self::{
     hub::Wakeup,
     intent::Error as IntentError,
     outcome::{Hold, Outcome, Phase, Problem, Unapplied},
+    sweep::{LeftRecord, Sweep},
 };
 use self::{fields::Fingerprints, finalize::Session, hub::Hub, intent::Rulebook, kinds::Definitions};
 use crate::{

@@ -110,7 +110,11 @@ where
     pub async fn abandon(&self, parent: &K, id: &ObjectId) -> Result<(), Error> {
         let reference = ParentRef::of(parent).map_err(|source| Error::Parent { source })?;
         for _ in 0..ROUNDS {
-            let Loaded::Found(snapshot) = self.inner.store.load(&reference).await? else { return Ok(()) };
+            let (Loaded::Found(snapshot) | Loaded::Damaged { snapshot, .. }) =
+                self.inner.store.load(&reference).await?
+            else {
+                return Ok(());
+            };
             let mut inventory = snapshot.inventory;
             let Some(entry) = inventory.get_mut(id) else { return Ok(()) };
             entry.state = EntryState::Abandoned;
@@ -165,9 +169,10 @@ impl Inner {
         };
         self.rulebook.intend(checked.clone(), &dry).map_err(|e| Stop::failed(parent, e))?;
 
+        let mut told = Told::default();
         for _ in 0..ROUNDS {
             let meta = self.take_custody(parent).await?;
-            let snapshot = self.root(parent, &meta, &cluster).await?;
+            let snapshot = self.root(parent, &meta, &cluster, &mut told).await?;
             let seen = self.watch_entries(parent, &snapshot.inventory, kinds.keys()).await;
             let lost_proxies = lost_proxies(&snapshot.inventory, &seen);
             let known = Known {
@@ -184,7 +189,11 @@ impl Inner {
             match self.carry_out(parent, snapshot, intent, &seen).await {
                 Err(Carried::Conflict) => {}
                 Err(Carried::Stop(stop)) => return Err(stop),
-                Ok(outcome) => return Ok(outcome),
+                Ok(mut outcome) => {
+                    outcome.notes.splice(0..0, told.notes);
+                    outcome.damage = told.damage;
+                    return Ok(outcome);
+                }
             }
         }
         Err(Stop::failed(parent, Error::Contended { parent: parent.clone() }))
@@ -206,34 +215,55 @@ impl Inner {
         }
     }
 
-    /// The record, made if nothing was ever created, rediscovered if it is missing all the same.
+    /// The record, made if nothing was ever created, rediscovered if it is missing all the same, completed if it is damaged.
+    ///
+    /// What is worth knowing about it goes into `told`.
     async fn root(
         &self,
         parent: &ParentRef,
         meta: &ObjectMeta,
         cluster: &inventory::ClusterId,
+        told: &mut Told,
     ) -> Result<Snapshot, Stop> {
-        let loaded = self.store.load(parent).await.map_err(|e| Stop::failed(parent, e))?;
+        let failed = |error: inventory::Error| Stop::failed(parent, error);
+        let mut loaded = self.store.load(parent).await.map_err(failed)?;
+        if let Loaded::Restored { snapshot, damage, .. } = &loaded {
+            let record = &snapshot.inventory;
+            if record.is_empty() && damage.is_empty() {
+                // Of an earlier incarnation, which is gone: the name has another UID.
+                let left = self.finish(&record.parent, record, &snapshot.version).await.map_err(failed)?;
+                told.notes.extend(left);
+                loaded = self.store.load(parent).await.map_err(failed)?;
+            }
+        }
         let snapshot = match loaded {
             Loaded::Found(snapshot) => snapshot,
-            Loaded::Damaged { snapshot, damage } => {
-                let mut outcome = Outcome::failed(Some(parent.clone()), damaged(parent, &damage));
-                outcome.damage = damage;
-                // What can be read goes on being there; nothing is created or pruned on half a record.
-                drop(snapshot);
-                return Err(Stop::Outcome(Box::new(outcome)));
+            Loaded::Damaged { mut snapshot, damage } => {
+                let completed = self.complete(parent, meta, &mut snapshot.inventory, &damage).await;
+                told.notes.extend(completed.map_err(|words| {
+                    let mut outcome = Outcome::failed(Some(parent.clone()), damaged(parent, &damage, &words));
+                    outcome.damage.clone_from(&damage);
+                    Stop::Outcome(Box::new(outcome))
+                })?);
+                let options = SaveOptions::replace(snapshot.version).heal(true);
+                snapshot.version = self.store.save(&snapshot.inventory, options).await.map_err(failed)?;
+                told.notes.push("the inventory was damaged, and completed by what was found in the cluster".into());
+                told.damage = damage;
+                snapshot
             }
             Loaded::Restored { recorded, .. } => return Err(Stop::held(parent, Hold::Restored { recorded })),
             Loaded::Missing => {
                 let mut inventory = Inventory::new(parent.clone(), cluster.clone());
                 inventory.creator.clone_from(&self.creator);
                 if carries(meta, &self.manager.applied_finalizer()) {
-                    self.rediscover(parent, meta, &mut inventory)
-                        .await
-                        .map_err(|words| Stop::held(parent, Hold::InventoryMissing { words }))?;
+                    let notes = self.rediscover(parent, meta, &mut inventory).await;
+                    told.notes.extend(notes.map_err(|words| Stop::held(parent, Hold::InventoryMissing { words }))?);
+                    told.notes.push(format!(
+                        "the inventory was missing: {} objects were found by their marks",
+                        inventory.len()
+                    ));
                 }
-                let saved = self.store.save(&inventory, SaveOptions::create()).await;
-                let version = saved.map_err(|e| Stop::failed(parent, e))?;
+                let version = self.store.save(&inventory, SaveOptions::create()).await.map_err(failed)?;
                 Snapshot::new(inventory, version)
             }
         };
@@ -306,16 +336,19 @@ impl Inner {
         if intent.inventory != snapshot.inventory || snapshot.terminating {
             version = self.store.save(&intent.inventory, options).await.map_err(|e| Carried::of(parent, e))?;
         }
-        let closed = match self.parent_lives(parent).await {
-            Ok(()) => false,
-            Err(stop) => return Err(Carried::Stop(stop)),
-        };
+        // Where the record could not be written afresh, nothing else can be created there either.
+        let closed = snapshot.terminating && self.is_terminating(parent).await.map_err(|e| Carried::of(parent, e))?;
+        self.parent_lives(parent).await.map_err(Carried::Stop)?;
 
         let unheld = self.hold_all(parent, &intent.inventory).await;
         let pass = Pass { inner: self, parent, intent: &intent, seen, closed: AtomicBool::new(closed) };
         let applied = pass.run().await;
         let mut outcome = Outcome::new(Some(parent.clone()), Phase::Progressing);
         outcome.notes.extend(unheld);
+        if closed {
+            let words = "the inventory is being deleted and cannot be replaced: it is kept until the children are gone";
+            outcome.notes.push(words.into());
+        }
         outcome.record_given_up(&intent.graph, intent.graph.given_up());
         outcome.applied = applied.refs();
         outcome.ignored.clone_from(&intent.ignored);
@@ -330,6 +363,11 @@ impl Inner {
         self.prune(parent, &intent, &mut inventory, version, &mut outcome).await.map_err(|e| Carried::of(parent, e))?;
         conclude(&mut outcome);
         Ok(outcome)
+    }
+
+    /// Whether somebody is deleting the stored record.
+    async fn is_terminating(&self, parent: &ParentRef) -> Result<bool, inventory::Error> {
+        Ok(self.store.load(parent).await?.snapshot().is_some_and(|snapshot| snapshot.terminating))
     }
 
     /// The parent, read live: there, the same, and not being deleted. Creates follow only after this.
@@ -393,6 +431,13 @@ impl Inner {
     }
 }
 
+/// What is worth knowing about the record that a pass works with.
+#[derive(Default)]
+struct Told {
+    notes: Vec<String>,
+    damage: Vec<inventory::Damage>,
+}
+
 /// Why carrying out an intent ended early.
 enum Carried {
     /// Somebody else changed the inventory: read it again.
@@ -414,12 +459,13 @@ fn blocks_prune(problem: &Problem) -> bool {
     !matches!(problem, Problem::NamespaceTerminating)
 }
 
-pub(super) fn damaged(parent: &ParentRef, damage: &[inventory::Damage]) -> Error {
+fn damaged(parent: &ParentRef, damage: &[inventory::Damage], words: &str) -> Error {
     let problem = damage.iter().map(|d| format!("{}: {}", d.place, d.problem)).collect::<Vec<_>>().join("; ");
     Error::Inventory(inventory::Error::Unstorable {
         parent: parent.id.clone(),
         problem: format!(
-            "part of it is unreadable, so nothing is applied or pruned ({problem}): repair or remove that part"
+            "part of it is unreadable ({problem}), and it cannot be completed by what is in the cluster ({words}), so \
+             nothing is applied or pruned"
         ),
     })
 }

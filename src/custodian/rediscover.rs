@@ -1,107 +1,207 @@
-//! Finding children again whose record is gone.
+//! Finding children again whose record is gone or damaged.
+//!
+//! Objects are found by label and back-pointer, over the group-kinds noted on the parent, everywhere; where listing
+//! everywhere is forbidden, in the namespaces that the ownership policy confines the parent to. The findings count only
+//! if every kind could be listed. What was left in the cluster on purpose says so itself
+//! ([`Manager::retain_annotation`](crate::manager::Manager::retain_annotation)); what was abandoned and still carries the
+//! marks does not, and is found like any other child.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube_client::api::ListParams;
 
-use super::{Inner, reconcile::read_kinds};
+use super::{
+    Inner,
+    reconcile::read_kinds,
+    unite::{Found, unite},
+};
 use crate::{
-    answer::Refusal,
+    answer::{Answer, Refusal},
     discovery::{Crd, Resolution},
-    inventory::{Edge, Entry, EntryState, Inventory, Requirement, Role},
-    object::{GroupKind, ObjectId, ParentRef, Uid},
-    ownership::{
-        self,
-        proxy::{Place, is_never_owned},
-    },
-    teardown::{metadata_api, policy},
+    graph::annotations,
+    inventory::{Damage, DeletionPolicy, Entry, EntryState, Inventory, Origin, Role},
+    object::{GroupKind, ObjectId, ParentRef, ResourceKind, Scope, Uid},
+    ownership,
+    teardown::metadata_api,
 };
 
 /// Objects a page.
 const PAGE: u32 = 500;
 
 impl Inner {
-    /// Fills `inventory` with every object that carries the parent's marks, over the group-kinds noted on the parent.
+    /// A record made from what the cluster shows, in place of one that is gone. Returns what should be known about the
+    /// search.
     ///
-    /// An error says, in words, what could not be looked at: then the findings prove nothing. Declared edges are lost with
-    /// the record; what the rules infer from identities alone is found again.
+    /// An error says, in words, what could not be looked at: then the findings prove nothing.
     pub(super) async fn rediscover(
         &self,
         parent: &ParentRef,
         meta: &ObjectMeta,
         inventory: &mut Inventory,
-    ) -> Result<(), String> {
+    ) -> Result<Vec<String>, String> {
+        let mut found = self.search(parent, meta, inventory).await?;
+        let notes = std::mem::take(&mut found.notes);
+        unite(inventory, found);
+        // Which holds were taken went with the record as well.
+        inventory.held.extend(self.holds_of(parent));
+        Ok(notes)
+    }
+
+    /// Completes a damaged record: what the cluster shows, and what the unreadable parts still name.
+    ///
+    /// Errors as [`rediscover`](Self::rediscover) does.
+    pub(super) async fn complete(
+        &self,
+        parent: &ParentRef,
+        meta: &ObjectMeta,
+        inventory: &mut Inventory,
+        damage: &[Damage],
+    ) -> Result<Vec<String>, String> {
+        let mut found = self.search(parent, meta, inventory).await?;
+        for id in damage.iter().filter_map(|d| d.id.as_ref()) {
+            if inventory.get(id).is_some() || found.entries.contains_key(id) {
+                continue;
+            }
+            // Not found by its marks; it may live without them, or not at all. A look at it by name will tell.
+            if let Some(resource) = self.spelling(&id.group_kind(), inventory).await? {
+                let mut entry = Entry::intended(id.clone(), &resource);
+                entry.defined_by_crd = self.is_defined(&resource).await;
+                found.entries.insert(id.clone(), entry);
+            }
+        }
+        let notes = std::mem::take(&mut found.notes);
+        unite(inventory, found);
+        Ok(notes)
+    }
+
+    async fn search(&self, parent: &ParentRef, meta: &ObjectMeta, known: &Inventory) -> Result<Found, String> {
         let key = self.manager.group_kinds_annotation();
         let Some(noted) = meta.annotations.as_ref().and_then(|a| a.get(&key)) else {
             return Err(format!("the parent's annotation {key} is missing, so it is not known where to look"));
         };
+        let mut kinds: BTreeSet<GroupKind> = known.entries().map(|e| e.id.group_kind()).collect();
         for text in read_kinds(noted) {
-            let kind: GroupKind = text
-                .parse()
-                .map_err(|e| format!("the parent's annotation {key} names {text:?}, which is no kind: {e}"))?;
-            self.rediscover_kind(parent, &kind, inventory).await?;
+            let kind = text.parse();
+            kinds.insert(
+                kind.map_err(|e| format!("the parent's annotation {key} names {text:?}, which is no kind: {e}"))?,
+            );
         }
-        infer_edges(inventory);
-        Ok(())
+        let mut found = Found::default();
+        let (mut scopes, mut edges) = (BTreeMap::new(), Vec::new());
+        for kind in &kinds {
+            let Some(resource) = self.spelling(kind, known).await? else { continue };
+            scopes.insert(kind.clone(), resource.scope);
+            for meta in self.list_marked(parent, &resource, &mut found.notes).await? {
+                let Ok(id) = ObjectId::from_meta(kind, &meta) else { continue };
+                let Some(entry) = self.marked(parent, &id, &resource, &meta).await else { continue };
+                let annotations = meta.annotations.unwrap_or_default();
+                edges.push((id.clone(), annotations));
+                found.entries.insert(id, entry);
+            }
+        }
+        let scope = |kind: &GroupKind| scopes.get(kind).copied();
+        for (id, annotations) in &edges {
+            match annotations::declared(id, annotations, &scope) {
+                Ok(declared) => found.declared.extend(declared),
+                // It may have been edited since it was applied.
+                Err(error) => found.notes.push(format!("an order is not known any more: {error}")),
+            }
+        }
+        Ok(found)
     }
 
-    async fn rediscover_kind(
+    /// The entry of a live object, if it carries the parent's marks.
+    pub(super) async fn marked(
         &self,
         parent: &ParentRef,
-        kind: &GroupKind,
-        inventory: &mut Inventory,
-    ) -> Result<(), String> {
-        let resource = match self.resolver.refresh(kind).await {
-            Resolution::Served(resource) => resource,
-            Resolution::NotServed => return Err(format!("{kind} is not served at present")),
+        id: &ObjectId,
+        resource: &ResourceKind,
+        meta: &ObjectMeta,
+    ) -> Option<Entry> {
+        if !ownership::judge(&self.manager, parent, id, meta).is_ours() {
+            return None;
+        }
+        let mut entry = Entry::intended(id.clone(), resource);
+        entry.uid = Uid::of(meta);
+        entry.state = EntryState::Recorded;
+        entry.defined_by_crd = self.is_defined(resource).await;
+        if self.rulebook.proxies.as_ref().is_some_and(|p| p.is_proxy(id)) {
+            entry.role = Role::Proxy;
+        }
+        let retain = meta.annotations.as_ref().and_then(|all| all.get(&self.manager.retain_annotation()));
+        match retain.map(String::as_str) {
+            None => {}
+            Some("adopted") => (entry.origin, entry.deletion) = (Origin::Adopted, DeletionPolicy::Keep),
+            Some(_) => entry.deletion = DeletionPolicy::Keep,
+        }
+        Some(entry)
+    }
+
+    /// How requests for a kind are spelled; `None` if it is proven that nothing of the kind exists.
+    async fn spelling(&self, kind: &GroupKind, known: &Inventory) -> Result<Option<ResourceKind>, String> {
+        match self.resolver.refresh(kind).await {
+            Resolution::Served(resource) => return Ok(Some(resource)),
             Resolution::Unavailable { reason } => return Err(format!("{kind} cannot be looked at: {reason}")),
+            Resolution::NotServed => {}
+        }
+        let recorded = known.entries().find(|e| e.id.is(&kind.group, &kind.kind)).map(Entry::resource);
+        let proxies = self.rulebook.proxies.iter().flat_map(|p| [p.namespaced(), p.cluster()]);
+        let resource = recorded.or_else(|| proxies.into_iter().find(|r| r.group_kind() == *kind).cloned());
+        let definition = match resource {
+            Some(resource) => self.resolver.crd_of(&resource).await,
+            None => self.resolver.crd_of_kind(kind).await,
         };
-        let defined_by_crd = matches!(self.resolver.crd_of(&resource).await, Crd::Present(_));
-        let api = metadata_api(&self.client, &resource, None);
-        let selector = format!("{}={}", self.manager.parent_label(), parent.uid);
-        let mut params = ListParams::default().labels(&selector).limit(PAGE);
-        let mut seen = BTreeSet::new();
-        loop {
-            let page = api.list(&params).await.map_err(|e| format!("{kind} cannot be listed: {}", Refusal::of(&e)))?;
-            for object in page.items {
-                let Ok(id) = ObjectId::from_meta(kind, &object.metadata) else { continue };
-                let ours = ownership::judge(&self.manager, parent, &id, &object.metadata).is_ours();
-                if !ours || !seen.insert(id.clone()) {
-                    continue;
-                }
-                let mut entry = Entry::intended(id.clone(), &resource);
-                entry.uid = Uid::of(&object.metadata);
-                entry.state = EntryState::Recorded;
-                entry.defined_by_crd = defined_by_crd;
-                if self.rulebook.proxies.as_ref().is_some_and(|p| p.is_proxy(&id)) {
-                    entry.role = Role::Proxy;
-                }
-                inventory.insert(entry);
-            }
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params = params.continue_token(&token),
-                None => return Ok(()),
+        match definition {
+            Crd::NotFound => Ok(None),
+            Crd::Present(_) => Err(format!("{kind} is defined, but not served at present")),
+            Crd::Unknown { reason } => {
+                Err(format!("{kind} is not served, and it is not proven that nothing of it exists: {reason}"))
             }
         }
     }
-}
 
-/// The edges that identities alone show: an object goes before its Namespace, before the definition of its kind, and before
-/// the proxy of its place.
-pub(super) fn infer_edges(inventory: &mut Inventory) {
-    let present: BTreeSet<ObjectId> = inventory.entries().map(|e| e.id.clone()).collect();
-    let proxies: Vec<ObjectId> = inventory.entries().filter(|e| e.role == Role::Proxy).map(|e| e.id.clone()).collect();
-    for entry in inventory.entries_mut() {
-        let namespace = entry.id.namespace().and_then(|n| ObjectId::new("", "Namespace", None, n).ok());
-        let definition = policy::definition_of(&entry.plural, entry.id.group());
-        let place = Place::of(&entry.id);
-        let owned = entry.role == Role::Child && !(place == Place::Cluster && is_never_owned(&entry.id));
-        let proxies = proxies.iter().filter(|p| owned && Place::of(p) == place).cloned();
-        let needed = [namespace, definition].into_iter().flatten().chain(proxies);
-        let edges = needed
-            .filter(|id| *id != entry.id && present.contains(id))
-            .map(|id| Edge::new(id.stable_id(), Requirement::Required { declared_by: "rediscovery".into() }));
-        entry.edges.extend(edges.collect::<Vec<_>>());
+    /// Metadata of all objects of a kind that carry the parent's label.
+    async fn list_marked(
+        &self,
+        parent: &ParentRef,
+        resource: &ResourceKind,
+        notes: &mut Vec<String>,
+    ) -> Result<Vec<ObjectMeta>, String> {
+        let kind = resource.group_kind();
+        let words = |refusal: Refusal| format!("{kind} cannot be listed: {refusal}");
+        let refusal = match self.list_labelled(parent, resource, None).await {
+            Ok(found) => return Ok(found),
+            Err(refusal) => refusal,
+        };
+        let confined = (self.policy)(parent).confines(parent).filter(|_| resource.scope == Scope::Namespaced);
+        let (Answer::Forbidden, Some(namespaces)) = (refusal.answer(), confined) else { return Err(words(refusal)) };
+        let mut found = Vec::new();
+        for namespace in &namespaces {
+            found.extend(self.list_labelled(parent, resource, Some(namespace)).await.map_err(words)?);
+        }
+        let places = namespaces.into_iter().collect::<Vec<_>>().join(", ");
+        notes.push(format!("{kind} was looked for in {places} only, because listing it everywhere is forbidden"));
+        Ok(found)
+    }
+
+    async fn list_labelled(
+        &self,
+        parent: &ParentRef,
+        resource: &ResourceKind,
+        namespace: Option<&str>,
+    ) -> Result<Vec<ObjectMeta>, Refusal> {
+        let api = metadata_api(&self.client, resource, namespace);
+        let selector = format!("{}={}", self.manager.parent_label(), parent.uid);
+        let mut params = ListParams::default().labels(&selector).limit(PAGE);
+        let mut found = Vec::new();
+        loop {
+            let page = api.list_metadata(&params).await.map_err(|e| Refusal::of(&e))?;
+            found.extend(page.items.into_iter().map(|object| object.metadata));
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => return Ok(found),
+            }
+        }
     }
 }

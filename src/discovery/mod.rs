@@ -5,7 +5,7 @@
 //! condemns any other. The module asks and caches; it draws no conclusion about objects. In particular a kind
 //! that is not served proves nothing about objects of that kind: a restarting API server answers 200 without the
 //! groups of custom resources, and a version that was switched off hides objects that still exist. The one look-up
-//! that does prove a whole kind gone is [`Resolver::crd_of`].
+//! that does prove a whole kind gone is [`Resolver::crd_of`] (or [`crd_of_kind`](Resolver::crd_of_kind)).
 
 mod group;
 
@@ -23,7 +23,7 @@ use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
     apimachinery::pkg::apis::meta::v1::{APIGroup, APIResourceList, APIVersions, ObjectMeta},
 };
-use kube_client::{Api, Client};
+use kube_client::{Api, Client, api::ListParams};
 use serde::de::DeserializeOwned;
 
 use self::group::{Group, Listing, Lookup};
@@ -273,6 +273,53 @@ impl Resolver {
         }
     }
 
+    /// Looks for the CustomResourceDefinition that defines `kind`, where the kind's plural is not known.
+    ///
+    /// # Guarantees
+    /// [`Crd::NotFound`] proves what it does in [`crd_of`](Self::crd_of), and for the same reasons: no definition of the
+    /// group names the kind (which cannot be changed once the definition is established), the group is not built in, and
+    /// a look-up made afterwards shows that nothing serves the kind.
+    ///
+    /// Lists the metadata of all CustomResourceDefinitions, and reads those of the group: for emergencies only.
+    pub async fn crd_of_kind(&self, kind: &GroupKind) -> Crd {
+        let unknown = |reason: String| Crd::Unknown { reason };
+        if is_built_in(&kind.group) {
+            return unknown(format!("{kind} is built into Kubernetes and has no CustomResourceDefinition"));
+        }
+        let api = Api::<CustomResourceDefinition>::all(self.client.clone());
+        let suffix = format!(".{}", kind.group);
+        let mut params = ListParams::default().limit(500);
+        loop {
+            let page = match self.within(api.list_metadata(&params)).await {
+                Ok(page) => page,
+                Err(trouble) => return unknown(format!("CustomResourceDefinitions cannot be listed: {trouble}")),
+            };
+            let names = page.items.into_iter().filter_map(|found| found.metadata.name);
+            for name in names.filter(|name| name.ends_with(&suffix)) {
+                match self.within(api.get_opt(&name)).await {
+                    Ok(Some(found)) if found.spec.group == kind.group && found.spec.names.kind == kind.kind => {
+                        return Crd::Present(Box::new(found.metadata));
+                    }
+                    Ok(_) => {}
+                    Err(trouble) => {
+                        return unknown(format!("CustomResourceDefinition {name:?} cannot be read: {trouble}"));
+                    }
+                }
+            }
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => break,
+            }
+        }
+        match self.refresh(kind).await {
+            Resolution::NotServed => Crd::NotFound,
+            Resolution::Served(_) => {
+                unknown(format!("{kind} is served without a CustomResourceDefinition (aggregated, or just made)"))
+            }
+            Resolution::Unavailable { reason } => unknown(reason),
+        }
+    }
+
     fn slot(&self, group: &str) -> Arc<Slot> {
         Arc::clone(lock(&self.groups).entry(group.to_owned()).or_default())
     }
@@ -372,6 +419,15 @@ impl Resolver {
 enum Trouble {
     Refused(Refusal),
     Slow(String),
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(refusal) => refusal.fmt(f),
+            Self::Slow(words) => f.write_str(words),
+        }
+    }
 }
 
 const CRD_GROUP: &str = "apiextensions.k8s.io";

@@ -243,6 +243,37 @@ async fn only_the_named_definition_missing_proves_a_kind_gone() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_kind_of_unknown_plural_is_looked_for_among_the_definitions_of_its_group() {
+    let server = Server::default();
+    let resolver = server.resolver();
+    let widget = kind("x.example.com", "Widget");
+    let unknown = |crd: Crd| matches!(crd, Crd::Unknown { .. });
+    let all = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    assert!(unknown(resolver.crd_of_kind(&widget).await), "the definitions cannot be listed");
+
+    let names = |names: &[&str]| {
+        let items: Vec<_> = names.iter().map(|name| json!({"metadata": {"name": name, "uid": "u"}})).collect();
+        json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {}, "items": items})
+    };
+    server.says(all, 200, names(&["widgets.y.example.com", "gadgets.x.example.com"]));
+    assert!(unknown(resolver.crd_of_kind(&widget).await), "a definition of the group cannot be read");
+
+    let defines = |name: &str, kind: &str| {
+        json!({"kind": "CustomResourceDefinition", "apiVersion": "apiextensions.k8s.io/v1",
+            "metadata": {"name": name, "uid": "u"}, "spec": {"group": "x.example.com", "scope": "Namespaced",
+            "names": {"kind": kind, "plural": "gadgets"}, "versions": []}})
+    };
+    let gadgets = format!("{all}/gadgets.x.example.com");
+    server.says(&gadgets, 200, defines("gadgets.x.example.com", "Gadget"));
+    assert_eq!(resolver.crd_of_kind(&widget).await, Crd::NotFound);
+    server.group("x.example.com", &["v1"]).version("x.example.com/v1", &[("Widget", "gadgets")]);
+    assert!(unknown(resolver.crd_of_kind(&widget).await), "an aggregated API server serves it");
+    server.says(&gadgets, 200, defines("gadgets.x.example.com", "Widget"));
+    assert!(matches!(resolver.crd_of_kind(&widget).await, Crd::Present(_)));
+    assert!(unknown(resolver.crd_of_kind(&kind("", "ConfigMap")).await));
+}
+
+#[tokio::test(start_paused = true)]
 async fn built_in_kinds_are_never_proven_gone_by_a_missing_definition() {
     let resolver = Server::default().resolver();
     for (group, kind, plural) in [

@@ -138,7 +138,7 @@ impl InventoryStore for MemoryStore {
                 return Ok(token(state.writes));
             }
         };
-        record.unreadable.retain(|id, _| inventory.get(id).is_none());
+        record.unreadable.retain(|id, _| !options.heal && inventory.get(id).is_none());
         if record.unreadable.is_empty() {
             record.hidden.clear();
         }
@@ -160,6 +160,12 @@ impl InventoryStore for MemoryStore {
             }
             Some(_) => Err(Error::Conflict { parent: parent.id.clone(), place: "memory".into() }),
         }
+    }
+
+    async fn parents(&self, namespace: Option<&str>) -> Result<Vec<ParentRef>, Error> {
+        let state = self.state();
+        let there = |record: &&Record| namespace.is_none_or(|n| record.inventory.parent.id.namespace() == Some(n));
+        Ok(state.records.values().filter(there).map(|record| record.inventory.parent.clone()).collect())
     }
 }
 
@@ -192,6 +198,18 @@ mod tests {
         assert!(matches!(store.load(&parent).await.unwrap(), Loaded::Damaged { .. }));
         store.save(&inventory(&parent, 3), SaveOptions::replace(version)).await.unwrap();
         assert!(matches!(store.load(&parent).await.unwrap(), Loaded::Found(_)));
+    }
+
+    #[tokio::test]
+    async fn s09_a_record_that_was_completed_by_other_means_is_whole_again() {
+        let (store, parent, version) = created(3).await;
+        store.damage(&parent.id, &id("n2"));
+        store.save(&inventory(&parent, 2), SaveOptions::replace(version).heal(true)).await.unwrap();
+        let Loaded::Found(snapshot) = store.load(&parent).await.unwrap() else { panic!() };
+        assert_eq!(snapshot.inventory.get(&id("n1")).unwrap().dependents, 0);
+        assert_eq!(store.parents(None).await.unwrap(), [parent.clone()]);
+        assert_eq!(store.parents(parent.id.namespace()).await.unwrap(), [parent]);
+        assert_eq!(store.parents(Some("elsewhere")).await.unwrap(), []);
     }
 
     #[tokio::test]

@@ -164,6 +164,10 @@ pub struct SaveOptions {
     /// Replace stored objects that are being deleted by fresh ones. Where that is refused because the namespace is
     /// being terminated, the save goes into the old ones, which stay. Off by default, for teardown never creates.
     pub renew: bool,
+    /// What is saved is the whole record: what is unreadable in the stored one is given up. Only for a caller that has
+    /// found out by other means what it may have said. A store that cannot do it now leaves the damage as it is. Off by
+    /// default.
+    pub heal: bool,
 }
 
 impl SaveOptions {
@@ -176,13 +180,20 @@ impl SaveOptions {
     /// A save on top of `version`.
     #[must_use]
     pub fn replace(version: Version) -> Self {
-        Self { expected: Some(version), renew: false }
+        Self { expected: Some(version), ..Self::default() }
     }
 
     /// Sets [`renew`](Self::renew).
     #[must_use]
     pub fn renew(mut self, renew: bool) -> Self {
         self.renew = renew;
+        self
+    }
+
+    /// Sets [`heal`](Self::heal).
+    #[must_use]
+    pub fn heal(mut self, heal: bool) -> Self {
+        self.heal = heal;
         self
     }
 }
@@ -234,6 +245,21 @@ pub enum Error {
         /// What does not fit, and what to do.
         problem: String,
     },
+    /// The store has no way to find records without knowing whose they are.
+    #[error("inventory store {store} cannot list its records: name the parents instead")]
+    NotEnumerable {
+        /// The store's display form.
+        store: String,
+    },
+    /// The store could not be reached, or refused to list its records.
+    #[error("inventory store {store}: cannot list its records")]
+    Enumeration {
+        /// The store's display form.
+        store: String,
+        /// The store's own error.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The store could not be reached or refused the request.
     #[error("inventory store {store}: cannot {operation} the inventory of {parent}")]
     Backend {
@@ -280,4 +306,14 @@ pub trait InventoryStore: fmt::Debug + fmt::Display + Send + Sync + 'static {
 
     /// Removes the record of `parent`, if the state is still `expected`.
     async fn delete(&self, parent: &ParentRef, expected: &Version) -> Result<(), Error>;
+
+    /// The parents that the store has a record of, as written in the records, in order: of parents in `namespace`, or of
+    /// all. A record that cannot be read may be left out.
+    ///
+    /// # Errors
+    /// [`Error::NotEnumerable`] unless the store implements it.
+    async fn parents(&self, namespace: Option<&str>) -> Result<Vec<ParentRef>, Error> {
+        let _ = namespace;
+        Err(Error::NotEnumerable { store: self.to_string() })
+    }
 }

@@ -94,6 +94,10 @@ pub fn detach_patch(
         && BackPointer::decode(text).is_ok_and(|pointer| pointer.parent().uid == parent.uid)
     {
         removal.value("annotations", &annotation, text);
+        let retain = manager.retain_annotation();
+        if let Some(why) = live.annotations.as_ref().and_then(|all| all.get(&retain)) {
+            removal.value("annotations", &retain, why);
+        }
     }
     removal.guarded(object, live)
 }

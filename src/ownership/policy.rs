@@ -52,6 +52,15 @@ impl OwnershipPolicy {
         Err(Ignored { object: child.clone(), reason })
     }
 
+    /// The namespaces that the children of `parent` are confined to; `None` if they may be anywhere.
+    pub(crate) fn confines(&self, parent: &ParentRef) -> Option<BTreeSet<String>> {
+        match self {
+            Self::ClusterWide => None,
+            Self::SameNamespace => Some(parent.id.namespace().map(ToOwned::to_owned).into_iter().collect()),
+            Self::Namespaces(names) => Some(names.clone()),
+        }
+    }
+
     /// Those of `children` that `parent` may not manage, each once, in order of identity.
     #[must_use]
     pub fn ignored<'a>(&self, parent: &ParentRef, children: impl IntoIterator<Item = &'a ObjectId>) -> Vec<Ignored> {

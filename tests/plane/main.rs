@@ -13,6 +13,7 @@ mod discovery;
 mod examples;
 mod finalizer;
 mod foreign_hands;
+mod hop_137;
 mod inventory_store;
 mod laws;
 mod prune;

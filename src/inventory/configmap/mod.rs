@@ -16,8 +16,8 @@
 //!
 //! # Permissions
 //! On `configmaps` in the namespaces of the parents: `get`, `create`, `patch` and `delete` for everything, and `list`
-//! for [`delete`](crate::inventory::InventoryStore::delete), which looks for what crashed saves have left. Objects are
-//! read by name, never found by a label that somebody might have stripped. Names are hashes, so `resourceNames` can't
+//! for [`delete`](crate::inventory::InventoryStore::delete), which looks for what crashed saves have left, and for
+//! [`parents`](crate::inventory::InventoryStore::parents). Objects of a known parent are read by name, never found by a label that somebody might have stripped. Names are hashes, so `resourceNames` can't
 //! narrow the permission.
 //!
 //! # Calls
@@ -34,15 +34,20 @@ mod run;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube_client::Client;
 
 use self::{
+    head::RootHead,
     names::{Naming, Slot},
-    objects::{KubeObjects, Objects},
+    objects::{Fault, KubeObjects, Objects},
     plan::{Act, Planner, Target},
     record::{Foreign, Found, Record},
     run::{Failure, Runner},
@@ -139,8 +144,8 @@ impl ConfigMapFormat {
             None => planner.create(Some(Slot::A)),
             Some(record) => {
                 let in_place = planner.in_place(record);
-                let renewed = if options.renew { planner.renew(record, &in_place) } else { Ok(None) };
-                renewed.and_then(|plan| plan.map_or(in_place, Ok))
+                let moved = planner.moved(record, &in_place, options);
+                moved.and_then(|plan| plan.map_or(in_place, Ok))
             }
         };
         let plan = plan.map_err(unstorable(&inventory.parent))?;
@@ -274,13 +279,13 @@ impl ConfigMapStore {
         runner: &Runner<'_>,
         inventory: &Inventory,
         mut record: Record,
-        renew: bool,
+        options: &SaveOptions,
     ) -> Result<Version, Error> {
         let parent = &inventory.parent;
         let error = |failure| self.error(parent, "save", failure);
         let planner = self.format.planner(runner.naming, inventory);
         let mut in_place = planner.in_place(&record);
-        let moved = if renew { planner.renew(&record, &in_place).map_err(unstorable(parent))? } else { None };
+        let moved = planner.moved(&record, &in_place, options).map_err(unstorable(parent))?;
         if let Some(plan) = moved {
             match runner.change_record(plan, &mut record).await {
                 Ok(()) => return Ok(version(record)),
@@ -321,10 +326,10 @@ impl InventoryStore for ConfigMapStore {
         let naming = self.format.naming(parent);
         let namespace = self.format.namespace_of(parent)?;
         let runner = Runner { objects: &*self.objects, namespace, naming: &naming, parent };
-        let Some(expected) = options.expected else { return self.create(&runner, inventory).await };
-        let record = self.expected(&runner, &expected).await;
+        let Some(expected) = &options.expected else { return self.create(&runner, inventory).await };
+        let record = self.expected(&runner, expected).await;
         let record = record.map_err(|failure| self.error(parent, "save", failure))?;
-        self.replace(&runner, inventory, record, options.renew).await
+        self.replace(&runner, inventory, record, &options).await
     }
 
     async fn delete(&self, parent: &ParentRef, expected: &Version) -> Result<(), Error> {
@@ -346,5 +351,33 @@ impl InventoryStore for ConfigMapStore {
             Err(failure) => Err(failure),
         };
         outcome.map_err(|failure| self.error(parent, "delete", failure))
+    }
+
+    async fn parents(&self, namespace: Option<&str>) -> Result<Vec<ParentRef>, Error> {
+        let error = |fault: Fault| Error::Enumeration {
+            store: self.to_string(),
+            source: match fault {
+                Fault::Other(source) => source,
+                fault => format!("{fault:?}").into(),
+            },
+        };
+        let label = self.format.manager.inventory_label();
+        let found = self.objects.list(namespace, &label).await.map_err(error)?;
+        let mut parents = BTreeSet::new();
+        for meta in found {
+            let (Some(within), Some(name)) = (meta.namespace, meta.name) else { continue };
+            // Shards have longer names.
+            if !name.ends_with("-a") && !name.ends_with("-b") {
+                continue;
+            }
+            let Some(root) = self.objects.get(&within, &name).await.map_err(error)? else { continue };
+            let Some(parent) = root.data.as_ref().and_then(RootHead::peek) else { continue };
+            let naming = self.format.naming(&parent);
+            let is_root = Slot::BOTH.iter().any(|slot| naming.root(*slot) == name);
+            if is_root && namespace.is_none_or(|n| parent.id.namespace() == Some(n)) {
+                parents.insert(parent);
+            }
+        }
+        Ok(parents.into_iter().collect())
     }
 }

@@ -43,8 +43,8 @@ pub(super) trait Objects: fmt::Debug + Send + Sync + 'static {
     async fn patch(&self, namespace: &str, name: &str, patch: &Value) -> Result<ConfigMap, Fault>;
     /// Deletes what was seen; `None` if it is gone at once.
     async fn delete(&self, namespace: &str, seen: &Seen) -> Result<Option<ConfigMap>, Fault>;
-    /// Metadata of what `selector` selects.
-    async fn list(&self, namespace: &str, selector: &str) -> Result<Vec<ObjectMeta>, Fault>;
+    /// Metadata of what `selector` selects, in one namespace or in all.
+    async fn list(&self, namespace: Option<&str>, selector: &str) -> Result<Vec<ObjectMeta>, Fault>;
 }
 
 /// ConfigMaps of a cluster.
@@ -113,11 +113,15 @@ impl Objects for KubeObjects {
         answer.map(|answer| answer.left()).map_err(|e| fault(&seen.name, e))
     }
 
-    async fn list(&self, namespace: &str, selector: &str) -> Result<Vec<ObjectMeta>, Fault> {
+    async fn list(&self, namespace: Option<&str>, selector: &str) -> Result<Vec<ObjectMeta>, Fault> {
+        let api: Api<ConfigMap> = match namespace {
+            Some(namespace) => self.api(namespace),
+            None => Api::all(self.client.clone()),
+        };
         let mut params = ListParams::default().labels(selector).limit(500);
         let mut found = Vec::new();
         loop {
-            let page = self.api(namespace).list_metadata(&params).await.map_err(|e| fault("", e))?;
+            let page = api.list_metadata(&params).await.map_err(|e| fault("", e))?;
             found.extend(page.items.into_iter().map(|item| item.metadata));
             match page.metadata.continue_ {
                 Some(token) if !token.is_empty() => params = params.continue_token(&token),

@@ -27,7 +27,7 @@ use super::{
     record::{Name, Record},
 };
 use crate::inventory::{
-    Inventory,
+    Inventory, SaveOptions,
     codec::{Draft, Tally},
     dependents,
     shards::{self, Body, Layout, Limits, Part, Placed, Rewrite, Write},
@@ -65,6 +65,8 @@ pub(super) struct Plan {
     pub(super) retire: Vec<String>,
     /// Name of the new root, if there is one.
     pub(super) new_root: Option<Slot>,
+    /// Whether the new root leaves behind what is unreadable.
+    pub(super) heals: bool,
     /// Bytes of the largest object that is written.
     pub(super) largest: usize,
 }
@@ -270,13 +272,28 @@ impl<'a> Planner<'a> {
         Ok(change)
     }
 
-    /// Moves the record to a fresh root, if it should and can.
+    /// Moves the record to a fresh root, if it is to be renewed or healed, and can be.
     ///
     /// `in_place` is the plan that would be carried out otherwise.
-    pub(super) fn renew(&self, record: &Record, in_place: &Result<Plan, Error>) -> Result<Option<Plan>, Error> {
+    pub(super) fn moved(
+        &self,
+        record: &Record,
+        in_place: &Result<Plan, Error>,
+        options: &SaveOptions,
+    ) -> Result<Option<Plan>, Error> {
+        let heal = options.heal && record.damaged;
+        if heal || options.renew { self.renew(record, in_place, heal) } else { Ok(None) }
+    }
+
+    fn renew(
+        &self,
+        record: &Record,
+        in_place: &Result<Plan, Error>,
+        heal: bool,
+    ) -> Result<Option<Plan>, Error> {
         let Record { tree, rival, other, .. } = record;
         let grown = in_place.as_ref().map_or(true, |plan| plan.largest > self.limits.half);
-        let wanted = grown || record.terminating() || tree.shards.iter().any(|shard| shard.piece.is_none());
+        let wanted = heal || grown || record.terminating() || tree.shards.iter().any(|shard| shard.piece.is_none());
         if !wanted || rival.is_some() || *other == Name::Taken {
             return Ok(None);
         }
@@ -285,12 +302,12 @@ impl<'a> Planner<'a> {
             self.inventory.entries().map(|entry| piece::entry_key(&entry.id.stable_id())).collect::<BTreeSet<_>>();
         let mut head = RootHead::new(self.inventory, tree.root.head.epoch.max(tree.moving()) + 1);
         let held = tree.shards.iter().filter_map(|shard| shard.piece.as_ref()).map(|piece| &piece.held);
-        for held in held.chain([&tree.root.held]) {
+        for held in held.chain([&tree.root.held]).filter(|_| !heal) {
             keep.texts.extend(held.unreadable.texts.clone());
             keep.packed.extend(held.unreadable.packed.clone());
             head.lost.extend(held.lost.iter().cloned());
         }
-        for shard in tree.shards.iter().filter(|shard| shard.piece.is_none()) {
+        for shard in tree.shards.iter().filter(|shard| shard.piece.is_none() && !heal) {
             head.lost.insert(format!("the shard {} was missing", shard.name));
         }
         // An entry that is written again takes the place of its unreadable text.
@@ -300,8 +317,8 @@ impl<'a> Planner<'a> {
         }
         let epoch = head.epoch;
         let slot = tree.slot.other();
-        let mut plan = Plan::default();
-        let root = self.fresh(&mut plan, slot, head, &keep, Some(record))?;
+        let mut plan = Plan { heals: heal, ..Plan::default() };
+        let root = self.fresh(&mut plan, slot, head, &keep, Some(record).filter(|_| !heal))?;
         let probe = ConfigMap { metadata: root.metadata.clone(), ..ConfigMap::default() };
         plan.acts.insert(0, Act::Probe(probe));
         for (index, shard) in tree.shards.iter().enumerate() {

@@ -138,7 +138,10 @@ impl Runner<'_> {
         let fresh = self.carry_out(plan.acts, Some(record)).await?;
         if let Some(tree) = plan.new_root.and_then(|slot| fresh.tree(slot)) {
             let (damaged, hidden) = (record.damaged, std::mem::take(&mut record.hidden));
-            *record = Record { damaged, hidden, ..Record::new(tree) };
+            *record = match plan.heals {
+                true => Record::new(tree),
+                false => Record { damaged, hidden, ..Record::new(tree) },
+            };
         }
         self.retire(plan.retire, record).await;
         Ok(())
@@ -315,7 +318,7 @@ impl Runner<'_> {
         }
         let known: BTreeSet<_> = record.seen().map(|seen| seen.name.clone()).collect();
         // Shards that crashed saves have left: no root names them.
-        let debris = self.objects.list(self.namespace, &self.naming.selector()).await.map_err(failure("list"))?;
+        let debris = self.objects.list(Some(self.namespace), &self.naming.selector()).await.map_err(failure("list"))?;
         for name in debris.into_iter().filter_map(|meta| meta.name) {
             if name.starts_with(&self.naming.prefix()) && !known.contains(&name) {
                 self.expel(&name).await?;

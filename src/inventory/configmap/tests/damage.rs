@@ -143,6 +143,42 @@ async fn a_missing_shard_is_damage_and_is_never_forgotten() {
 }
 
 #[tokio::test]
+async fn s09_a_record_that_was_completed_by_other_means_is_written_afresh() {
+    for limits in [Limits::KUBERNETES, TINY, TINY_PLAIN] {
+        let (model, parent) = (Model::default(), parent("a", "1"));
+        let store = store(&model, limits);
+        create(&store, &inventory(&parent, 20)).await;
+        let root = root_name(&parent, Slot::A);
+        match model.names().into_iter().find(|name| *name != root) {
+            Some(shard) => model.vanish(&shard),
+            None => model.tamper(&root, |object| {
+                object.data.as_mut().unwrap().remove(&entry_key("n5")).unwrap();
+            }),
+        }
+        let (snapshot, _) = damaged(&store, &parent).await;
+        // Not by a save that only renews.
+        let version = store.save(&snapshot.inventory, replace(&snapshot.version).renew(true)).await.unwrap();
+        damaged(&store, &parent).await;
+        let whole = inventory(&parent, 18);
+        // Where nothing can be created, the damage stays, and nothing is lost.
+        model.terminate_namespace();
+        store.save(&whole, replace(&version).heal(true)).await.unwrap();
+        let (snapshot, _) = damaged(&store, &parent).await;
+        assert_eq!(snapshot.inventory.len(), 18);
+        // The same objects where something can be created.
+        let elsewhere = Model::default();
+        model.names().into_iter().for_each(|name| elsewhere.put(model.object(&name).unwrap()));
+        let store = self::store(&elsewhere, limits);
+        let (snapshot, _) = damaged(&store, &parent).await;
+        let version = store.save(&whole, replace(&snapshot.version).heal(true)).await.unwrap();
+        assert_eq!(found(&store, &parent).await.inventory, counted(&whole));
+        store.save(&inventory(&parent, 3), replace(&version)).await.unwrap();
+        assert_eq!(found(&store, &parent).await.inventory, counted(&inventory(&parent, 3)));
+        assert_eq!(store.parents(None).await.unwrap(), [parent]);
+    }
+}
+
+#[tokio::test]
 async fn unreadable_compressed_entries_are_set_aside_and_moved_along() {
     let (model, parent) = (Model::default(), parent("a", "1"));
     let store = store(&model, Limits { readable: 1000, target: 4000, half: 6000, hard: 20_000 });

@@ -258,11 +258,11 @@ impl Objects for Model {
         .await
     }
 
-    async fn list(&self, _: &str, selector: &str) -> Result<Vec<ObjectMeta>, Fault> {
+    async fn list(&self, _: Option<&str>, selector: &str) -> Result<Vec<ObjectMeta>, Fault> {
         self.call("LIST", selector, |state| {
-            let (key, value) = selector.split_once('=').unwrap();
-            let labelled =
-                |meta: &ObjectMeta| meta.labels.as_ref().is_some_and(|l| l.get(key).is_some_and(|v| v == value));
+            let (key, value) = selector.split_once('=').map_or((selector, None), |(key, value)| (key, Some(value)));
+            let is = |label: Option<&String>| label.is_some_and(|label| value.is_none_or(|value| label == value));
+            let labelled = |meta: &ObjectMeta| is(meta.labels.as_ref().and_then(|labels| labels.get(key)));
             Ok(state.objects.values().map(|object| object.metadata.clone()).filter(labelled).collect())
         })
         .await
