@@ -239,10 +239,20 @@ impl Inner {
                         false
                     }
                 };
+                let mut stored = true;
                 if inventory != snapshot.inventory {
-                    version = self.store.save(&inventory, SaveOptions::replace(version)).await?;
+                    // As for a missing record: the one thing that a teardown creates, and where it cannot be, the record
+                    // is completed again by every pass.
+                    match self.store.save(&inventory, SaveOptions::replace(version.clone()).heal(true)).await {
+                        Ok(saved) => version = saved,
+                        Err(error @ inventory::Error::Unstorable { .. }) => {
+                            notes.push(format!("what was rediscovered is removed without being stored: {error}"));
+                            stored = false;
+                        }
+                        Err(error) => return Err(error.into()),
+                    }
                 }
-                (inventory, Some(version), Unread { damage, completed })
+                (inventory, Some(version), Unread { damage, completed, stored })
             }
             Loaded::Restored { snapshot, damage, .. } if snapshot.inventory.is_empty() && damage.is_empty() => {
                 // Of an earlier incarnation, which is gone: the name has another UID.
@@ -350,7 +360,7 @@ impl Inner {
         parent: &ParentRef,
         mut inventory: Inventory,
         version: Option<Version>,
-        Unread { damage, completed }: Unread,
+        Unread { damage, completed, stored }: Unread,
     ) -> Result<Outcome, super::Error> {
         let session = self.sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(&parent.uid);
         let mut removal = match session {
@@ -392,7 +402,7 @@ impl Inner {
                 "everything that can be read is gone; the unreadable part of the inventory holds the parent".into(),
             );
         }
-        if let Some(mut version) = version {
+        if let Some(mut version) = version.filter(|_| stored) {
             if removal.record(&mut inventory, &self.fingerprints) {
                 version = self.store.save(&inventory, SaveOptions::replace(version)).await?;
             }
@@ -479,11 +489,13 @@ struct Unread {
     damage: Vec<Damage>,
     /// Whether what it may have said was found out by other means.
     completed: bool,
+    /// Whether what was found out is on record.
+    stored: bool,
 }
 
 impl Unread {
     fn nothing() -> Self {
-        Self { damage: Vec::new(), completed: true }
+        Self { damage: Vec::new(), completed: true, stored: true }
     }
 }
 

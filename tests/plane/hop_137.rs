@@ -138,7 +138,9 @@ impl Hop {
             outcomes.push(reconcile(&self.custodian, &live, &self.set).await);
             tokio::time::sleep(Duration::from_millis(250)).await;
         }
-        let last = outcomes.last().map(|o| (&o.phase, &o.notes, &o.error, o.removal.blockers.first(), o.removal.waiting.first()));
+        let last = outcomes
+            .last()
+            .map(|o| (&o.phase, &o.notes, &o.error, o.removal.blockers.first(), o.removal.waiting.first()));
         panic!("the parent is still there: {last:#?}");
     }
 
@@ -527,7 +529,7 @@ async fn c26_s16_a_sharded_record_is_renewed_and_a_shard_taken_by_force_is_compl
     let Loaded::Found(snapshot) = store.load(&parent).await.unwrap() else { panic!() };
     let mut inventory = snapshot.inventory;
     let resource = ResourceKind::new("", "v1", "ConfigMap", "configmaps", Scope::Namespaced);
-    for number in 0..2500_u64 {
+    for number in 0..2000_u64 {
         // Long names that hardly compress.
         let words = (0..14_u64).map(|i| (number * 31 + i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let name: String = words.map(|word| format!("{word:016x}")).collect();
