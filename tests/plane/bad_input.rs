@@ -290,7 +290,7 @@ async fn apply_waits_for_an_object_outside_of_the_set_and_teardown_does_not() {
 }
 
 #[tokio::test]
-async fn a_damaged_record_stops_apply_and_prune_and_holds_what_it_may_be_about() {
+async fn a_damaged_record_that_cannot_be_completed_stops_apply_and_prune_and_holds_what_it_may_be_about() {
     let admin = client().await;
     let ns = new_namespace(&admin, "damaged").await;
     let (operator, log) = Plane::shared().await.audited("admin");
@@ -305,6 +305,13 @@ async fn a_damaged_record_stops_apply_and_prune_and_holds_what_it_may_be_about()
     assert_eq!(settle(&custodian, &admin, &track, &set).await.phase, Phase::Applied);
     let home = kube_custody::object::ParentRef::of(&track).unwrap();
     assert!(store.damage(&home.id, &id(&format!("ConfigMap {ns}/top"))));
+
+    // Nobody knows any more where to look for what it said.
+    let noted = format!("{MANAGER}/group-kinds");
+    let forget = object(json!({
+        "apiVersion": "faros.pusher.com/v1alpha1", "kind": "GitTrack", "metadata": {"name": "track", "namespace": ns},
+    }));
+    patch(&admin, &forget, json!({"metadata": {"annotations": {noted: null}}})).await;
 
     log.clear();
     let outcome = reconcile(&custodian, &reload(&admin, &track).await.unwrap(), &set[..1]).await;
