@@ -57,6 +57,10 @@ pub(super) struct Applied {
     pub(super) renewed: BTreeSet<ObjectId>,
     /// Objects that were intended in this pass and turned out to be somebody else's before anything was created.
     pub(super) never_ours: BTreeSet<ObjectId>,
+    /// Namespaces in which nothing can be created, because they are being terminated.
+    pub(super) closing: BTreeSet<String>,
+    /// Children that were there before, were gone, and have been created again.
+    pub(super) recreated: BTreeSet<ObjectId>,
 }
 
 impl Applied {
@@ -123,10 +127,15 @@ impl Pass<'_> {
             let id = graph.id(node);
             match result {
                 Ok(meta) => {
+                    let is_proxy = self.is_proxy(id);
                     if let Some(uid) = Uid::of(&meta) {
+                        let before = self.intent.inventory.get(id).and_then(|e| e.uid.as_ref());
+                        if !is_proxy && before.is_some_and(|before| *before != uid) {
+                            applied.recreated.insert(id.clone());
+                        }
                         applied.live.insert(id.clone(), uid);
                     }
-                    if self.intent.manifests.get(id).is_some_and(|m| m.role == Role::Proxy) {
+                    if is_proxy {
                         metas.insert(id.clone(), meta);
                     }
                     sequencer.settle(node);
@@ -154,6 +163,14 @@ impl Pass<'_> {
                             problem
                         }
                     };
+                    match &problem {
+                        Problem::NamespaceTerminating => applied.closing.extend(id.namespace().map(ToOwned::to_owned)),
+                        Problem::BeingDeleted if id.is("", "Namespace") => {
+                            applied.closing.insert(id.name().to_owned());
+                        }
+                        Problem::NotServed { .. } if self.is_proxy(id) => self.inner.suspect_proxies(id.scope()),
+                        _ => {}
+                    }
                     failed.insert(node);
                     applied.unapplied.push(Unapplied::new(id.clone(), problem));
                 }
@@ -161,11 +178,19 @@ impl Pass<'_> {
         }
         for node in graph.nodes().filter(|n| !sequencer.is_settled(*n) && !failed.contains(n)) {
             let on = sequencer.waits_for(node).next().unwrap_or(node);
-            let problem = Problem::Waits { on: graph.id(on).clone() };
+            let problem = if graph.id(node).namespace().is_some_and(|n| applied.closing.contains(n)) {
+                Problem::NamespaceTerminating
+            } else {
+                Problem::Waits { on: graph.id(on).clone() }
+            };
             applied.unapplied.push(Unapplied::new(graph.id(node).clone(), problem));
         }
         applied.unapplied.sort_by(|a, b| a.id.cmp(&b.id));
         applied
+    }
+
+    fn is_proxy(&self, id: &ObjectId) -> bool {
+        self.intent.manifests.get(id).is_some_and(|m| m.role == Role::Proxy)
     }
 
     async fn one(
@@ -456,6 +481,7 @@ impl Pass<'_> {
                 }
                 Problem::NamespaceTerminating
             }
+            Answer::KindTerminating => Problem::NotServed { words },
             Answer::NoRoute => match self.inner.resolver.refresh(&id.group_kind()).await {
                 Resolution::Served(_) => Problem::NotReady { words: "its kind is being brought up".into() },
                 Resolution::NotServed => Problem::NotServed { words },

@@ -1,7 +1,7 @@
 //! Putting a custodian together.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     marker::PhantomData,
     sync::{Arc, Mutex},
@@ -174,7 +174,14 @@ where
         self
     }
 
-    /// Sets what happens to the children when their parent is deleted. The value at the moment the teardown starts counts.
+    /// Sets what happens to the children when their parent is deleted: [`DeletionPolicy::Delete`] unless set. The value at the
+    /// moment the teardown starts counts.
+    ///
+    /// This policy alone decides, and not the propagation policy of the DELETE that the parent gets
+    /// (`kubectl delete --cascade=orphan`). That policy is told to nobody but the garbage collector, as the finalizer
+    /// `orphan` on the parent, and the garbage collector takes it off again as soon as it has looked for dependents: it can
+    /// be gone before any operator reads it, or never come where another DELETE follows. No child refers to the parent, so
+    /// `--cascade=foreground` and `--cascade=orphan` neither pass the order nor keep anything by themselves.
     pub fn children_on_delete(mut self, policy: DeletionPolicy) -> Self {
         self.children_on_delete = policy;
         self
@@ -270,6 +277,7 @@ where
                 cluster: OnceCell::new(),
                 definitions: Definitions::default(),
                 sessions: Mutex::new(BTreeMap::new()),
+                suspended: Mutex::new(BTreeSet::new()),
             }),
             kind: PhantomData,
         })

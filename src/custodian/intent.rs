@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     graph::{self, DependencyGraph, GraphBuilder, ManifestSet, Node, Rules, annotations},
-    inventory::{ClusterId, DeletionPolicy, Entry, Inventory, Origin, Role},
+    inventory::{ClusterId, DeletionPolicy, Edge, Entry, Inventory, Origin, Role},
     manager::Manager,
     object::{GroupKind, ObjectId, ParentRef, ResourceKind, Scope},
     ownership::{
@@ -65,12 +65,27 @@ pub(super) struct Intent {
     pub(super) manifests: BTreeMap<ObjectId, Manifest>,
     /// Entries of objects that are no longer desired.
     pub(super) dropped: BTreeSet<ObjectId>,
+    /// Proxies among them that something else takes the place of, or that are being deleted already: they go
+    /// whether or not anything is pruned.
+    pub(super) retired: BTreeSet<ObjectId>,
     /// Entries that this pass adds.
     pub(super) fresh: BTreeSet<ObjectId>,
     /// Desired objects that the parent may not manage.
     pub(super) ignored: Vec<Ignored>,
     /// Desired objects whose kind cannot be told at present.
     pub(super) unapplied: Vec<Unapplied>,
+}
+
+impl Intent {
+    /// Takes the edges to retired proxies off `inventory`, for children that are seen not to refer to them.
+    pub(super) fn untie<'a>(&self, inventory: &mut Inventory, children: impl Iterator<Item = &'a ObjectId>) {
+        let retired: BTreeSet<_> = self.retired.iter().map(ObjectId::stable_id).collect();
+        for id in children {
+            if let Some(entry) = inventory.get_mut(id) {
+                entry.edges.retain(|edge| !retired.contains(&edge.to));
+            }
+        }
+    }
 }
 
 /// Why a desired set cannot become an intent. Nothing is sent.
@@ -116,6 +131,8 @@ pub(super) struct Known<'a> {
     pub(super) stored: &'a Inventory,
     /// Proxies that are being deleted although the parent lives.
     pub(super) lost_proxies: &'a BTreeSet<ObjectId>,
+    /// Where no proxies can be had at present.
+    pub(super) suspended: &'a BTreeSet<Scope>,
     /// Foreign objects that cleanup needs.
     pub(super) holds: &'a [ObjectId],
 }
@@ -157,13 +174,26 @@ impl Rulebook {
         let graph = self.graph(known, &objects, &desired.depends_on, &placement)?;
         let manifests = self.manifests(known, objects, &placement)?;
         let (inventory, fresh) = self.entries(known, &graph, &manifests, &desired.deletion);
-        let dropped = inventory
+        let dropped: BTreeSet<_> = inventory
             .entries()
             .map(|e| &e.id)
             .filter(|id| !manifests.contains_key(*id) && !unavailable.contains(*id))
             .cloned()
             .collect();
-        Ok(Intent { inventory, graph: Arc::new(graph), manifests, dropped, fresh, ignored, unapplied })
+        let replaced: BTreeSet<_> = placement.proxies().map(|(place, _)| place).collect();
+        let retired = inventory
+            .entries()
+            .filter(|e| e.role == Role::Proxy && dropped.contains(&e.id))
+            .filter(|e| {
+                let place = Place::of(&e.id);
+                self.proxies.is_none()
+                    || replaced.contains(&place)
+                    || known.suspended.contains(&place.scope())
+                    || known.lost_proxies.contains(&e.id)
+            })
+            .map(|e| e.id.clone())
+            .collect();
+        Ok(Intent { inventory, graph: Arc::new(graph), manifests, dropped, retired, fresh, ignored, unapplied })
     }
 
     fn place(
@@ -178,6 +208,9 @@ impl Rulebook {
         let stored: Vec<_> = known.stored.entries().filter(|e| e.role == Role::Proxy).map(|e| &e.id).collect();
         let mut placer =
             Placer::new(kinds.clone(), self.manager.clone(), known.parent.clone()).references(self.references);
+        for scope in known.suspended {
+            placer = placer.without(*scope);
+        }
         let places: BTreeSet<_> = objects.keys().map(Place::of).collect();
         for place in places {
             let here = || stored.iter().copied().filter(|id| Place::of(id) == place);
@@ -263,7 +296,8 @@ impl Rulebook {
         Ok(manifests)
     }
 
-    /// Old and new entries united; an entry of the new set has the new set's edges, one that goes keeps its last.
+    /// Old and new entries united; an entry of the new set has the new set's edges, one that goes keeps its last. An
+    /// edge to a proxy that goes stays until the child is seen to refer to it no more.
     fn entries(
         &self,
         known: &Known<'_>,
@@ -274,6 +308,10 @@ impl Rulebook {
         let mut inventory = known.stored.clone();
         inventory.held.extend(known.holds.iter().cloned());
         let mut fresh = BTreeSet::new();
+        let leaving: BTreeSet<_> = (known.stored.entries())
+            .filter(|e| e.role == Role::Proxy && !manifests.contains_key(&e.id))
+            .map(|e| e.id.stable_id())
+            .collect();
         for (id, manifest) in manifests {
             let before = inventory.get(id).cloned();
             let mut entry = before.unwrap_or_else(|| {
@@ -292,11 +330,17 @@ impl Rulebook {
             let asked = deletion.get(id).copied();
             let by_origin = if entry.origin == Origin::Adopted { DeletionPolicy::Keep } else { DeletionPolicy::Delete };
             entry.deletion = asked.unwrap_or(by_origin);
-            entry.edges = graph.node(id).map(|node| graph.inventory_edges(node)).unwrap_or_default();
+            entry.edges.retain(|edge| leaving.contains(&edge.to));
+            entry.edges.extend(edges_of(graph, id));
             inventory.insert(entry);
         }
         (inventory, fresh)
     }
+}
+
+/// The edges of an object of the desired set, as they are stored.
+fn edges_of(graph: &DependencyGraph, id: &ObjectId) -> BTreeSet<Edge> {
+    graph.node(id).map(|node| graph.inventory_edges(node)).unwrap_or_default()
 }
 
 /// The graph of all entries, for removal: edges as they are stored. `only` are the entries that are to go, if not all.
@@ -326,10 +370,14 @@ pub(super) fn removal_graph(inventory: &Inventory, only: Option<&BTreeSet<Object
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::{
-        inventory::{Edge, Requirement},
+        custodian::Desired,
+        inventory::Requirement,
         object::Uid,
+        ownership::proxy::{ClusterGitTrackOwner, GitTrackOwner, ProxyOwners, proxy_name},
     };
 
     fn inventory(edges: &[(&str, &str)]) -> Inventory {
@@ -364,5 +412,104 @@ mod tests {
         // When all go, the cycle is one group, as it is stored.
         let all = removal_graph(&inventory, None);
         assert!(holds(&all, "a", "b") && holds(&all, "b", "a"));
+    }
+
+    /// Three passes over one parent with a child in `b` and one in cluster scope.
+    struct Passes {
+        rulebook: Rulebook,
+        parent: ParentRef,
+        kinds: BTreeMap<GroupKind, Kind>,
+        objects: Vec<DynamicObject>,
+    }
+
+    impl Passes {
+        fn new() -> Self {
+            let kind = |group: &str, kind: &str, plural: &str, scope| {
+                let resource = ResourceKind::new(group, "v1", kind, plural, scope);
+                (resource.group_kind(), Kind::Served { resource, defined_by_crd: false })
+            };
+            let manager = ownership::testing::manager();
+            Self {
+                rulebook: Rulebook {
+                    manager,
+                    proxies: Some(<(GitTrackOwner, ClusterGitTrackOwner)>::kinds().unwrap()),
+                    references: References::default(),
+                    rules: Rules::standard(),
+                    guards_proxies_elsewhere: true,
+                },
+                parent: ownership::testing::parent(),
+                kinds: BTreeMap::from([
+                    kind("", "ConfigMap", "configmaps", Scope::Namespaced),
+                    kind("rbac.authorization.k8s.io", "ClusterRole", "clusterroles", Scope::Cluster),
+                ]),
+                objects: [
+                    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "b", "name": "x"}}),
+                    json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "x"}}),
+                ]
+                .map(|o| serde_json::from_value(o).unwrap())
+                .into(),
+            }
+        }
+
+        fn intend(&self, stored: Option<&Inventory>, lost: &[&ObjectId], suspended: &[Scope]) -> Intent {
+            let cluster = ClusterId(Uid::new("c").unwrap());
+            let empty = Inventory::new(self.parent.clone(), cluster.clone());
+            let known = Known {
+                parent: &self.parent,
+                cluster: &cluster,
+                policy: &OwnershipPolicy::ClusterWide,
+                kinds: &self.kinds,
+                stored: stored.unwrap_or(&empty),
+                lost_proxies: &lost.iter().map(|id| (*id).clone()).collect(),
+                suspended: &suspended.iter().copied().collect(),
+                holds: &[],
+            };
+            let desired = Desired::from(self.objects.clone()).check(&self.rulebook.manager).unwrap();
+            self.rulebook.intend(desired, &known).unwrap()
+        }
+
+        fn proxy(&self, generation: u32) -> ObjectId {
+            let name = proxy_name(&self.rulebook.manager, &self.parent.id, generation);
+            self.rulebook.proxies.as_ref().unwrap().id(&Place::Namespace("b".into()), &name).unwrap()
+        }
+    }
+
+    fn depends(inventory: &Inventory, on: &ObjectId) -> bool {
+        let child = inventory.get(&"ConfigMap b/x".parse().unwrap()).unwrap();
+        child.edges.iter().any(|edge| edge.to == on.stable_id())
+    }
+
+    #[test]
+    fn a_lost_proxy_keeps_its_children_until_they_are_untied() {
+        let passes = Passes::new();
+        let first = passes.intend(None, &[], &[]);
+        let [zero, one] = [passes.proxy(0), passes.proxy(1)];
+        assert!(first.retired.is_empty() && depends(&first.inventory, &zero));
+
+        let second = passes.intend(Some(&first.inventory), &[&zero], &[]);
+        assert_eq!(second.retired, BTreeSet::from([zero.clone()]));
+        assert!(second.manifests.contains_key(&one) && !second.manifests.contains_key(&zero));
+        assert!(depends(&second.inventory, &zero) && depends(&second.inventory, &one));
+
+        // It stays retired when nothing says any more that it is lost, and the next is not replaced in turn.
+        let third = passes.intend(Some(&second.inventory), &[], &[]);
+        assert_eq!((&third.retired, &third.inventory), (&second.retired, &second.inventory));
+
+        let mut inventory = third.inventory.clone();
+        third.untie(&mut inventory, ["ConfigMap b/x".parse().unwrap()].iter());
+        assert!(!depends(&inventory, &zero) && depends(&inventory, &one));
+    }
+
+    #[test]
+    fn without_a_definition_there_are_no_proxies_of_that_scope() {
+        let passes = Passes::new();
+        let first = passes.intend(None, &[], &[]);
+        let zero = passes.proxy(0);
+        let second = passes.intend(Some(&first.inventory), &[&zero], &[Scope::Namespaced]);
+        assert_eq!(second.retired, BTreeSet::from([zero.clone()]));
+        assert!(depends(&second.inventory, &zero), "it may refer to it until it is applied again");
+        let owner = |intent: &Intent, id: &str| intent.manifests[&id.parse().unwrap()].owner.clone();
+        assert_eq!(owner(&second, "ConfigMap b/x"), None);
+        assert!(owner(&second, "ClusterRole.rbac.authorization.k8s.io x").is_some(), "the other scope has its own");
     }
 }

@@ -15,6 +15,15 @@
 //! When the parent is deleted: without an inventory and without `applied` nothing was created, and it is let go. With
 //! `applied` and no inventory the children are rediscovered, or the parent is held with
 //! [`Hold::InventoryMissing`](Hold).
+//!
+//! What to keep when a parent goes is the operator's own policy ([`Builder::children_on_delete`]), never the propagation policy
+//! of the parent's DELETE: its marker can be gone before anyone reads it.
+//!
+//! A proxy that is deleted while its parent lives is replaced under another name, its children are re-parented, and
+//! its finalizer comes off once nothing refers to it any more. In a namespace that is being terminated nothing can
+//! replace it: it is released as soon as nothing of the parent's is left there. While the definition of the proxies is
+//! being deleted or gone, work goes on without proxies, and [`Outcome::notes`] says so; the operator needs the right to `get`
+//! those two CustomResourceDefinitions to see it.
 
 mod apply;
 mod builder;
@@ -27,13 +36,14 @@ mod hub;
 mod intent;
 mod kinds;
 mod outcome;
+mod proxies;
 mod reconcile;
 mod rediscover;
 mod sweep;
 mod unite;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     marker::PhantomData,
     sync::{Arc, Mutex},
@@ -62,7 +72,7 @@ use crate::{
     finalizer::Finalizer,
     inventory::{ClusterId, DeletionPolicy, InventoryStore},
     manager::Manager,
-    object::{ObjectId, ParentRef, Uid},
+    object::{ObjectId, ParentRef, Scope, Uid},
     ownership::{BackPointer, OwnershipPolicy},
 };
 
@@ -155,6 +165,8 @@ pub(crate) struct Inner {
     cluster: OnceCell<ClusterId>,
     definitions: Definitions,
     sessions: Mutex<BTreeMap<Uid, Session>>,
+    /// Scopes whose proxies could not be had when last asked.
+    suspended: Mutex<BTreeSet<Scope>>,
 }
 
 impl Inner {

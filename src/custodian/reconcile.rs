@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     future::Future,
     sync::{Arc, atomic::AtomicBool},
+    time::Duration,
 };
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -18,6 +19,7 @@ use super::{
     finalize::Removal,
     intent::{self, Intent, Known},
     outcome::{Hold, Outcome, Phase, Problem},
+    proxies::Survey,
 };
 use crate::{
     answer::Answer,
@@ -29,6 +31,8 @@ use crate::{
 
 /// How often a pass starts over because somebody else changed the inventory.
 const ROUNDS: usize = 5;
+/// After how long a parent is looked at again whose proxies cannot be had at present.
+const DEFINITION_BACK: Duration = Duration::from_secs(30);
 
 impl<K> Custodian<K>
 where
@@ -156,7 +160,7 @@ impl Inner {
         let policy = (self.policy)(parent);
         // Judge the set before anything is sent, against an empty record: what is wrong with it is wrong with any.
         let empty = Inventory::new(parent.clone(), cluster.clone());
-        let lost = BTreeSet::new();
+        let none = Survey::default();
         let holds = self.holds_of(parent);
         let dry = Known {
             parent,
@@ -164,7 +168,8 @@ impl Inner {
             policy: &policy,
             kinds: &kinds,
             stored: &empty,
-            lost_proxies: &lost,
+            lost_proxies: &BTreeSet::new(),
+            suspended: &none.suspended,
             holds: &holds,
         };
         self.rulebook.intend(checked.clone(), &dry).map_err(|e| Stop::failed(parent, e))?;
@@ -174,7 +179,8 @@ impl Inner {
             let meta = self.take_custody(parent).await?;
             let snapshot = self.root(parent, &meta, &cluster, &mut told).await?;
             let seen = self.watch_entries(parent, &snapshot.inventory, kinds.keys()).await;
-            let lost_proxies = lost_proxies(&snapshot.inventory, &seen);
+            let survey = self.survey(&snapshot.inventory, &seen).await;
+            let lost_proxies = survey.lost.keys().cloned().collect();
             let known = Known {
                 parent,
                 cluster: &cluster,
@@ -182,11 +188,12 @@ impl Inner {
                 kinds: &kinds,
                 stored: &snapshot.inventory,
                 lost_proxies: &lost_proxies,
+                suspended: &survey.suspended,
                 holds: &holds,
             };
             let intent = self.rulebook.intend(checked.clone(), &known).map_err(|e| Stop::failed(parent, e))?;
             self.mark_applied(parent, &meta, &intent.inventory).await?;
-            match self.carry_out(parent, snapshot, intent, &seen).await {
+            match self.carry_out(parent, snapshot, intent, &seen, &survey).await {
                 Err(Carried::Conflict) => {}
                 Err(Carried::Stop(stop)) => return Err(stop),
                 Ok(mut outcome) => {
@@ -330,6 +337,7 @@ impl Inner {
         snapshot: Snapshot,
         intent: Intent,
         seen: &BTreeMap<ObjectId, Live>,
+        survey: &Survey,
     ) -> Result<Outcome, Carried> {
         let options = SaveOptions::replace(snapshot.version.clone()).renew(snapshot.terminating);
         let mut version = snapshot.version;
@@ -344,7 +352,8 @@ impl Inner {
         let pass = Pass { inner: self, parent, intent: &intent, seen, closed: AtomicBool::new(closed) };
         let applied = pass.run().await;
         let mut outcome = Outcome::new(Some(parent.clone()), Phase::Progressing);
-        outcome.notes.extend(unheld);
+        outcome.notes.extend(unheld.into_iter().chain(survey.notes()));
+        outcome.notes.extend(applied.recreated.iter().map(|id| format!("{id} was gone and has been created again")));
         if closed {
             let words = "the inventory is being deleted and cannot be replaced: it is kept until the children are gone";
             outcome.notes.push(words.into());
@@ -356,12 +365,17 @@ impl Inner {
 
         let mut inventory = intent.inventory.clone();
         record(&mut inventory, &applied, &intent.dropped);
+        let loose = self.loosen(parent, &intent, survey, &applied).await;
+        intent.untie(&mut inventory, applied.live.keys().chain(&loose));
         if inventory != intent.inventory {
             version =
                 self.store.save(&inventory, SaveOptions::replace(version)).await.map_err(|e| Carried::of(parent, e))?;
         }
         self.prune(parent, &intent, &mut inventory, version, &mut outcome).await.map_err(|e| Carried::of(parent, e))?;
         conclude(&mut outcome);
+        if !survey.suspended.is_empty() {
+            outcome.requeue = outcome.requeue.map(|after| after.min(DEFINITION_BACK));
+        }
         Ok(outcome)
     }
 
@@ -389,7 +403,7 @@ impl Inner {
         }
     }
 
-    /// Removes what is no longer desired, once everything desired is applied.
+    /// Removes what is no longer desired, once everything desired is applied; retired proxies in any case.
     async fn prune(
         &self,
         parent: &ParentRef,
@@ -398,29 +412,11 @@ impl Inner {
         version: inventory::Version,
         outcome: &mut Outcome,
     ) -> Result<(), inventory::Error> {
-        // What was let go is on record for the sake of what it needs, or of the decision.
-        let left = Entry::is_let_go;
-        let going: Vec<_> = intent.dropped.iter().filter_map(|id| inventory.get(id)).collect();
-        if going.iter().all(|e| left(e)) {
+        let going = if self.may_prune(intent, inventory, outcome) { &intent.dropped } else { &intent.retired };
+        if going.is_empty() {
             return Ok(());
         }
-        let children = |e: &&Entry| e.role == Role::Child && !left(e);
-        let pruned = going.iter().copied().filter(children).count();
-        let of = inventory.entries().filter(children).count();
-        let desired_is_empty = !intent.manifests.values().any(|m| m.role == Role::Child);
-        if !self.guard.admits(pruned, of, desired_is_empty) {
-            outcome.phase = Phase::Held(Hold::Guarded { pruned, of });
-            return Ok(());
-        }
-        if !self.prune {
-            outcome.notes.push(format!("{pruned} objects are no longer desired and stay, because pruning is off"));
-            return Ok(());
-        }
-        if let Some(first) = outcome.unapplied.iter().find(|u| blocks_prune(&u.problem)) {
-            outcome.notes.push(format!("{pruned} objects are pruned once everything desired is applied: {first}"));
-            return Ok(());
-        }
-        let mut removal = Removal::new(self, parent, inventory, Some(&intent.dropped)).await;
+        let mut removal = Removal::new(self, parent, inventory, Some(going)).await;
         removal.run(Some(Instant::now() + self.slice)).await;
         outcome.removal = removal.report();
         let changed = removal.record(inventory, &self.fingerprints);
@@ -428,6 +424,36 @@ impl Inner {
             self.store.save(inventory, SaveOptions::replace(version)).await?;
         }
         Ok(())
+    }
+
+    /// Whether objects may be pruned now; what speaks against it is in the outcome.
+    fn may_prune(&self, intent: &Intent, inventory: &Inventory, outcome: &mut Outcome) -> bool {
+        // What was let go is on record for the sake of what it needs, or of the decision.
+        let left = Entry::is_let_go;
+        let going: Vec<_> = intent.dropped.iter().filter_map(|id| inventory.get(id)).collect();
+        if going.iter().all(|e| left(e)) {
+            return false;
+        }
+        let children = |e: &&Entry| e.role == Role::Child && !left(e);
+        let pruned = going.iter().copied().filter(children).count();
+        let of = inventory.entries().filter(children).count();
+        let desired_is_empty = !intent.manifests.values().any(|m| m.role == Role::Child);
+        if !self.guard.admits(pruned, of, desired_is_empty) {
+            outcome.phase = Phase::Held(Hold::Guarded { pruned, of });
+            return false;
+        }
+        if pruned == 0 {
+            return true;
+        }
+        if !self.prune {
+            outcome.notes.push(format!("{pruned} objects are no longer desired and stay, because pruning is off"));
+            return false;
+        }
+        if let Some(first) = outcome.unapplied.iter().find(|u| blocks_prune(&u.problem)) {
+            outcome.notes.push(format!("{pruned} objects are pruned once everything desired is applied: {first}"));
+            return false;
+        }
+        true
     }
 }
 
@@ -478,12 +504,6 @@ pub(super) fn read_kinds(text: &str) -> BTreeSet<String> {
     text.split(',').map(str::trim).filter(|k| !k.is_empty()).map(ToOwned::to_owned).collect()
 }
 
-/// Proxies that are being deleted although the parent lives.
-fn lost_proxies(inventory: &Inventory, seen: &BTreeMap<ObjectId, Live>) -> BTreeSet<ObjectId> {
-    let proxies = inventory.entries().filter(|e| e.role == Role::Proxy);
-    proxies.filter(|e| seen.get(&e.id).is_some_and(Live::is_terminating)).map(|e| e.id.clone()).collect()
-}
-
 /// Writes what an apply pass learned into the record.
 fn record(inventory: &mut Inventory, applied: &Applied, dropped: &BTreeSet<ObjectId>) {
     for (id, uid) in applied.live.iter().chain(&applied.unmarked) {
@@ -530,7 +550,7 @@ fn conclude(outcome: &mut Outcome) {
     outcome.phase = if complete { Phase::Applied } else { Phase::Progressing };
     outcome.requeue = Some(match complete {
         true => LOOK_AGAIN,
-        false if adopting => std::time::Duration::ZERO,
+        false if adopting => Duration::ZERO,
         false => WAIT,
     });
 }

@@ -11,12 +11,14 @@ mod crash;
 mod discovery;
 #[cfg(feature = "yaml")]
 mod examples;
+mod faros_143;
 mod finalizer;
 mod foreign_hands;
 mod hop_137;
 mod inventory_store;
 mod laws;
 mod prune;
+mod proxies;
 mod skeleton;
 mod two;
 mod wakeups;

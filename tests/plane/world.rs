@@ -17,7 +17,7 @@ use control_plane::{
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, Client, CustomResource, CustomResourceExt, ResourceExt,
-    api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
     core::GroupVersionKind,
 };
 use kube_custody::{
@@ -157,6 +157,37 @@ pub async fn live(client: &Client, object: &DynamicObject) -> Option<DynamicObje
         Err(kube::Error::Api(status)) if status.code == 404 => None,
         Err(error) => panic!("{error}"),
     }
+}
+
+/// The parent's proxies, in namespaces and in cluster scope.
+pub async fn live_proxies(client: &Client, parent: &GitTrack) -> (Vec<GitTrackOwner>, Vec<ClusterGitTrackOwner>) {
+    let label = format!("{MANAGER}/parent-uid={}", parent.uid().unwrap());
+    let selector = ListParams::default().labels(&label);
+    let spaced = Api::all(client.clone()).list(&selector).await.unwrap().items;
+    (spaced, Api::all(client.clone()).list(&selector).await.unwrap().items)
+}
+
+/// Reconciles until the parent, whose deletion was asked for, is gone.
+pub async fn settle_deleted(
+    custodian: &Custodian<GitTrack>,
+    client: &Client,
+    parent: &GitTrack,
+    desired: &[DynamicObject],
+) {
+    let outcome = settle(custodian, client, parent, desired).await;
+    assert_eq!(outcome.phase, Phase::Released, "{outcome:#?}");
+    fixtures::eventually("the parent is gone", async || reload(client, parent).await.is_none().then_some(())).await;
+}
+
+/// What was deleted with effect, in order: `plural/namespace/name`, or `plural/name` in cluster scope. Inventories are
+/// left out.
+pub fn deletions(log: &AuditLog) -> Vec<String> {
+    let deletes = log.calls_where(|c| c.verb == Verb::Delete && c.effective);
+    let paths = deletes.iter().map(|c| {
+        let parts = [Some(c.target.plural.clone()), c.target.namespace.clone(), c.target.name.clone()];
+        parts.into_iter().flatten().collect::<Vec<_>>().join("/")
+    });
+    paths.filter(|path| !path.contains("inventory") && !path.contains("kube-custody")).collect()
 }
 
 /// A namespace with a random suffix, created.

@@ -9,7 +9,7 @@ use super::{ProxyKinds, proxy_generation, proxy_name};
 use crate::{
     inventory::{Edge, Requirement},
     manager::Manager,
-    object::{ObjectId, ParentRef, Uid},
+    object::{ObjectId, ParentRef, Scope, Uid},
     ownership::{
         Error,
         reference::{group_of, same_reference},
@@ -39,6 +39,15 @@ impl Place {
         match self {
             Self::Cluster => None,
             Self::Namespace(namespace) => Some(namespace),
+        }
+    }
+
+    /// The scope of the proxies that own what lives there.
+    #[must_use]
+    pub fn scope(&self) -> Scope {
+        match self {
+            Self::Cluster => Scope::Cluster,
+            Self::Namespace(_) => Scope::Namespaced,
         }
     }
 }
@@ -87,13 +96,29 @@ pub struct Placer {
     parent: ParentRef,
     references: References,
     generations: BTreeMap<Place, u32>,
+    suspended: BTreeSet<Scope>,
 }
 
 impl Placer {
     /// A placer for the children of `parent`.
     #[must_use]
     pub fn new(kinds: ProxyKinds, manager: Manager, parent: ParentRef) -> Self {
-        Self { kinds, manager, parent, references: References::default(), generations: BTreeMap::new() }
+        Self {
+            kinds,
+            manager,
+            parent,
+            references: References::default(),
+            generations: BTreeMap::new(),
+            suspended: BTreeSet::new(),
+        }
+    }
+
+    /// Does without proxies of this scope, because their definition is being deleted or missing: children there get
+    /// neither proxy nor reference nor edge.
+    #[must_use]
+    pub fn without(mut self, scope: Scope) -> Self {
+        self.suspended.insert(scope);
+        self
     }
 
     /// Sets which children carry a reference.
@@ -141,7 +166,7 @@ impl Placer {
         for (child, has_dependents) in &set {
             let place = Place::of(child);
             // The definition of the proxies themselves may be in the set: it must not depend on one of them.
-            if place == Place::Cluster && is_never_owned(child) {
+            if place == Place::Cluster && is_never_owned(child) || self.suspended.contains(&place.scope()) {
                 continue;
             }
             let proxy = match placement.proxies.get(&place) {
