@@ -157,12 +157,13 @@ async fn s09_a_record_that_was_completed_by_other_means_is_written_afresh() {
         }
         let (snapshot, _) = damaged(&store, &parent).await;
         // Not by a save that only renews.
-        let version = store.save(&snapshot.inventory, replace(&snapshot.version).renew(true)).await.unwrap();
+        store.save(&snapshot.inventory, replace(&snapshot.version).renew(true)).await.unwrap();
         damaged(&store, &parent).await;
         let whole = inventory(&parent, 18);
         // Where nothing can be created, the damage stays, and nothing is lost.
         model.terminate_namespace();
-        store.save(&whole, replace(&version).heal(true)).await.unwrap();
+        let (snapshot, _) = damaged(&store, &parent).await;
+        store.save(&whole, replace(&snapshot.version).heal(true)).await.unwrap();
         let (snapshot, _) = damaged(&store, &parent).await;
         assert_eq!(snapshot.inventory.len(), 18);
         // The same objects where something can be created.

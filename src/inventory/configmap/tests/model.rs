@@ -182,7 +182,7 @@ impl Objects for Model {
         self.call("GET", name, |state| Ok(state.objects.get(name).cloned())).await
     }
 
-    async fn create(&self, _: &str, object: &ConfigMap, dry_run: bool) -> Result<ConfigMap, Fault> {
+    async fn create(&self, namespace: &str, object: &ConfigMap, dry_run: bool) -> Result<ConfigMap, Fault> {
         let name = object.metadata.name.clone().unwrap();
         let verb = if dry_run { "TRY" } else { "POST" };
         self.call(verb, &name.clone(), |state| {
@@ -194,6 +194,7 @@ impl Objects for Model {
             }
             assert!(size(object) <= 1 << 20, "the API server refuses this");
             let mut object = object.clone();
+            object.metadata.namespace = Some(namespace.to_owned());
             if !dry_run {
                 state.serial += 1;
                 object.metadata.uid = Some(format!("uid-{}", state.serial));

@@ -160,7 +160,7 @@ fn s17_two_writers_lose_nothing_in_one_object() {
 fn s17_two_writers_lose_nothing_across_shards() {
     for start in [Start::Whole, Start::RootTerminating, Start::AllTerminating, Start::NamespaceTerminating] {
         for renew in [[true, true], [true, false]] {
-            every_switch(TINY, 10, start, renew, 20);
+            every_switch(TINY, 8, start, renew, 18);
         }
     }
 }
