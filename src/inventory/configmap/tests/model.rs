@@ -259,12 +259,14 @@ impl Objects for Model {
         .await
     }
 
-    async fn list(&self, _: Option<&str>, selector: &str) -> Result<Vec<ObjectMeta>, Fault> {
+    async fn list(&self, namespace: Option<&str>, selector: &str) -> Result<Vec<ObjectMeta>, Fault> {
+        let namespace = namespace.unwrap_or("home").to_owned();
         self.call("LIST", selector, |state| {
             let (key, value) = selector.split_once('=').map_or((selector, None), |(key, value)| (key, Some(value)));
             let is = |label: Option<&String>| label.is_some_and(|label| value.is_none_or(|value| label == value));
             let labelled = |meta: &ObjectMeta| is(meta.labels.as_ref().and_then(|labels| labels.get(key)));
-            Ok(state.objects.values().map(|object| object.metadata.clone()).filter(labelled).collect())
+            let found = state.objects.values().map(|object| object.metadata.clone()).filter(labelled);
+            Ok(found.map(|meta| ObjectMeta { namespace: Some(namespace.clone()), ..meta }).collect())
         })
         .await
     }
