@@ -19,7 +19,7 @@ use crate::{
 /// Some three entries a stored object.
 const TINY: Limits = Limits { readable: 400, target: 250, half: 2800, hard: 20_000 };
 /// As tiny, but with readable shards.
-const TINY_PLAIN: Limits = Limits { readable: 3000, target: 1500, half: 2800, hard: 20_000 };
+const TINY_PLAIN: Limits = Limits { readable: 10_000, target: 1500, half: 2800, hard: 20_000 };
 
 /// No names, no calls.
 const NONE: [String; 0] = [];
