@@ -14,7 +14,7 @@ use std::{
 };
 
 use futures::{StreamExt, stream::FuturesUnordered};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube_client::{
     Api,
     api::{DynamicObject, Patch, PatchParams, PostParams},
@@ -430,7 +430,7 @@ impl Pass<'_> {
         };
         let mut written = apply(self.inner.force_conflicts).await;
         if let Err(error) = &written
-            && fields::conflicts_only_over(error, |field| field.contains(&format!("{}/", self.inner.manager)))
+            && fields::conflicts_only_over(error, |field| self.is_mark(field, body))
         {
             // Somebody may have changed the marks since we looked. If they still say that the object is ours, then what
             // is left of them is ours to put back; and so are fields that nobody is known to own, on an object of our own.
@@ -442,7 +442,10 @@ impl Pass<'_> {
             }
         }
         match written {
-            Ok(written) => self.check_answer(id, body, written.metadata),
+            Ok(written) => {
+                let meta = self.strip_stale(id, manifest, body, written.metadata).await?;
+                self.check_answer(id, body, meta)
+            }
             Err(error) => {
                 let refusal = Refusal::about(id, &error);
                 Err(match refusal.answer() {
@@ -451,6 +454,36 @@ impl Pass<'_> {
                     _ => self.refused(id, &refusal).await.into(),
                 })
             }
+        }
+    }
+
+    /// Whether a field is one of ours alone: a key of the manager, or our reference to our proxy.
+    fn is_mark(&self, field: &str, body: &DynamicObject) -> bool {
+        let refers = |owner: &OwnerReference| field.contains(".ownerReferences[") && field.contains(&owner.uid);
+        field.contains(&format!("{}/", self.inner.manager))
+            || body.metadata.owner_references.iter().flatten().any(refers)
+    }
+
+    /// Takes off the references to our proxies that an apply leaves, because somebody else's field manager has a share
+    /// in them.
+    async fn strip_stale(
+        &self,
+        id: &ObjectId,
+        manifest: &Manifest,
+        body: &DynamicObject,
+        meta: ObjectMeta,
+    ) -> Result<ObjectMeta, Failure> {
+        let stale = self.inner.rulebook.stale_references(self.parent, &self.intent.inventory, &meta, &body.metadata);
+        if stale.is_empty() {
+            return Ok(meta);
+        }
+        let refused = |error: ownership::Error| Problem::Refused { words: error.to_string() };
+        let patch = ownership::strip_patch(id, &meta, &stale).map_err(refused)?;
+        let manager = Some(self.inner.manager.field_manager());
+        match patch_metadata(&self.inner.client, &manifest.resource, id, &Patch::Json(patch), manager).await {
+            Ok(patched) => Ok(patched),
+            Err(refusal) if matches!(refusal.answer(), Answer::PatchRejected) => Err(Failure::Raced),
+            Err(refusal) => Err(self.refused(id, &refusal).await.into()),
         }
     }
 

@@ -7,6 +7,7 @@ use std::{
     sync::Arc,
 };
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube_core::DynamicObject;
 
 use super::{
@@ -17,7 +18,7 @@ use crate::{
     graph::{self, DependencyGraph, GraphBuilder, ManifestSet, Node, Rules, annotations},
     inventory::{ClusterId, DeletionPolicy, Edge, Entry, Inventory, Origin, Role},
     manager::Manager,
-    object::{GroupKind, ObjectId, ParentRef, ResourceKind, Scope},
+    object::{GroupKind, ObjectId, ParentRef, ResourceKind, Scope, Uid},
     ownership::{
         self, Ignored, OwnershipPolicy,
         proxy::{Place, Placement, Placer, ProxyKinds, References},
@@ -141,6 +142,23 @@ impl Rulebook {
     /// Whether the proxy carries a finalizer of ours.
     pub(super) fn guards_proxy(&self, parent: &ParentRef, proxy: &ObjectId) -> bool {
         self.guards_proxies_elsewhere || proxy.namespace() == parent.id.namespace()
+    }
+
+    /// What `live` refers to as the parent or one of its proxies, and `wanted` does not.
+    pub(super) fn stale_references(
+        &self,
+        parent: &ParentRef,
+        inventory: &Inventory,
+        live: &ObjectMeta,
+        wanted: &ObjectMeta,
+    ) -> BTreeSet<Uid> {
+        let Some(kinds) = &self.proxies else { return BTreeSet::new() };
+        let proxies = inventory.entries().filter(|e| e.role == Role::Proxy);
+        let proxies = proxies.filter_map(|e| Some((e.id.clone(), e.uid.clone()?))).collect();
+        let placer = Placer::new(kinds.clone(), self.manager.clone(), parent.clone());
+        let mut own = placer.own_references(live, &proxies);
+        own.retain(|uid| wanted.owner_references.iter().flatten().all(|reference| reference.uid != uid.as_str()));
+        own
     }
 
     /// The intent of one pass.
@@ -376,7 +394,6 @@ mod tests {
     use crate::{
         custodian::Desired,
         inventory::Requirement,
-        object::Uid,
         ownership::proxy::{ClusterGitTrackOwner, GitTrackOwner, ProxyOwners, proxy_name},
     };
 

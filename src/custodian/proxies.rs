@@ -5,7 +5,7 @@
 //! finalizer of a lost proxy comes off only after nothing refers to it: [`tie`] decides, the rest asks and sends.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry as BTreeEntry},
     sync::PoisonError,
 };
 
@@ -209,9 +209,9 @@ impl Inner {
         let mut kinds: BTreeMap<GroupKind, ResourceKind> = BTreeMap::new();
         for entry in entries {
             let kind = entry.id.group_kind();
-            if !kinds.contains_key(&kind) {
-                let resource = self.served(&kind).await.unwrap_or_else(|| entry.resource());
-                kinds.insert(kind, resource);
+            if let BTreeEntry::Vacant(slot) = kinds.entry(kind) {
+                let resource = self.served(slot.key()).await;
+                slot.insert(resource.unwrap_or_else(|| entry.resource()));
             }
         }
         let mut all = Vec::with_capacity(entries.len());
@@ -253,7 +253,7 @@ mod tests {
         ObjectMeta {
             uid: Some("c".into()),
             owner_references: Some(references),
-            deletion_timestamp: terminating.then(|| Time(Timestamp::UNIX_EPOCH)),
+            deletion_timestamp: terminating.then_some(Time(Timestamp::UNIX_EPOCH)),
             ..ObjectMeta::default()
         }
     }
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn c15_in_a_closing_namespace_the_proxy_waits_until_everything_of_ours_is_gone() {
+    fn in_a_closing_namespace_the_proxy_waits_until_everything_of_ours_is_gone() {
         assert_eq!(judged(&child(vec![], false), true, true), Tie::Holds);
         assert_eq!(judged(&child(vec![], false), false, true), Tie::Free, "somebody else's by that name");
         let kept = child(vec![reference("GitTrackOwner", "p", "p-0")], true);

@@ -19,6 +19,7 @@ mod inventory_store;
 mod laws;
 mod prune;
 mod proxies;
+mod references;
 mod skeleton;
 mod two;
 mod wakeups;

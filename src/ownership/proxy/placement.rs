@@ -233,6 +233,13 @@ impl Placer {
         difference
     }
 
+    /// The UIDs that `live` refers to as this parent or one of its proxies, `proxies` or, by kind and name, an earlier one.
+    #[must_use]
+    pub fn own_references(&self, live: &ObjectMeta, proxies: &BTreeMap<ObjectId, Uid>) -> BTreeSet<Uid> {
+        let own = live.owner_references.iter().flatten().filter(|reference| self.is_own(reference, proxies));
+        own.filter_map(|reference| Uid::new(&reference.uid).ok()).collect()
+    }
+
     /// The reference to `proxy`, without flags.
     fn reference(&self, proxy: &ObjectId, uid: &Uid) -> OwnerReference {
         OwnerReference {
