@@ -285,12 +285,7 @@ impl<'a> Planner<'a> {
         if heal || options.renew { self.renew(record, in_place, heal) } else { Ok(None) }
     }
 
-    fn renew(
-        &self,
-        record: &Record,
-        in_place: &Result<Plan, Error>,
-        heal: bool,
-    ) -> Result<Option<Plan>, Error> {
+    fn renew(&self, record: &Record, in_place: &Result<Plan, Error>, heal: bool) -> Result<Option<Plan>, Error> {
         let Record { tree, rival, other, .. } = record;
         let grown = in_place.as_ref().map_or(true, |plan| plan.largest > self.limits.half);
         let wanted = heal || grown || record.terminating() || tree.shards.iter().any(|shard| shard.piece.is_none());

@@ -28,19 +28,21 @@ struct State {
     terminating: bool,
     calls: Vec<String>,
     writes: Vec<String>,
-    /// Reads of names that end so take several turns.
-    slow: Option<(&'static str, usize)>,
     /// The call at which the caller crashes, and whether the server still carries it out.
     cut: Option<(usize, bool)>,
 }
 
 /// Handles share one world.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Model(Arc<Mutex<State>>);
+pub(super) struct Model {
+    state: Arc<Mutex<State>>,
+    /// Reads of names that end so take that many turns more than others.
+    slow: Option<(&'static str, usize)>,
+}
 
 impl Model {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// From now on, cuts the caller off at its `call`th call.
@@ -54,9 +56,9 @@ impl Model {
         self.state().cut = None;
     }
 
-    /// From now on, reads of names that end so take that many turns more than others.
-    pub(super) fn slow_down(&self, suffix: &'static str, turns: usize) {
-        self.state().slow = Some((suffix, turns));
+    /// A handle on the same world through which reads of names that end so take that many turns more than others.
+    pub(super) fn slowed(&self, suffix: &'static str, turns: usize) -> Self {
+        Self { slow: Some((suffix, turns)), ..self.clone() }
     }
 
     /// Whether the cut has happened.
@@ -129,7 +131,7 @@ impl Model {
         name: &str,
         effect: impl FnOnce(&mut State) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
-        let slow = self.state().slow.filter(|(suffix, _)| verb == "GET" && name.ends_with(suffix));
+        let slow = self.slow.filter(|(suffix, _)| verb == "GET" && name.ends_with(suffix));
         for _ in 0..=slow.map_or(0, |(_, turns)| turns) {
             GiveWay(false).await;
         }

@@ -86,11 +86,13 @@ enum Start {
 
 /// Both writers add an entry and record a UID; whatever the order, everything is there at the end.
 fn contest(limits: Limits, length: usize, start: Start, renew: [bool; 2], schedule: impl IntoIterator<Item = bool>) {
-    contest_on(&Model::default(), limits, length, start, renew, schedule);
+    let model = Model::default();
+    contest_on(&model, &model, limits, length, start, renew, schedule);
 }
 
 fn contest_on(
     model: &Model,
+    other: &Model,
     limits: Limits,
     length: usize,
     start: Start,
@@ -99,7 +101,7 @@ fn contest_on(
 ) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let parent = parent("a", "1");
-    let (first, second) = (store(model, limits), store(model, limits));
+    let (first, second) = (store(model, limits), store(other, limits));
     let before = inventory(&parent, length);
     if start != Start::Nothing {
         runtime.block_on(create(&first, &before));
@@ -175,25 +177,25 @@ fn c26_two_writers_lose_nothing_while_the_record_grows() {
 
 #[test]
 fn a_record_that_moves_while_it_is_looked_for_is_found() {
-    for suffix in ["-a", "-b"] {
-        for turns in 0..40 {
+    let parent = parent("a", "1");
+    for (suffix, turns) in ["-a", "-b"].into_iter().flat_map(|suffix| (0..80).map(move |turns| (suffix, turns))) {
+        for before in [0, 1] {
             let model = Model::default();
-            let (reader, writer) = (store(&model, TINY), store(&model, TINY));
-            let parent = parent("a", "1");
-            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-            runtime.block_on(create(&writer, &inventory(&parent, 10)));
-            model.slow_down(suffix, turns);
-            // There, and back again.
-            let moves = async {
-                for slot in Slot::BOTH {
-                    model.delete_by_hand(&root_name(&parent, slot));
+            let (reader, writer) = (store(&model.slowed(suffix, turns), TINY), store(&model, TINY));
+            let moved = async |slots: &[Slot]| {
+                for slot in slots {
+                    model.delete_by_hand(&root_name(&parent, *slot));
                     apply(&writer, &parent, true, |_| ()).await;
                 }
             };
+            let (earlier, later) = Slot::BOTH.split_at(before);
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            runtime.block_on(create(&writer, &inventory(&parent, 10)));
+            runtime.block_on(moved(earlier));
             let read = async {
                 assert_eq!(found(&reader, &parent).await.inventory, counted(&inventory(&parent, 10)));
             };
-            interleave([true, false].into_iter().cycle().take(2000), read, moves);
+            interleave([true, false].into_iter().cycle().take(2000), read, moved(later));
         }
     }
 }
@@ -213,9 +215,7 @@ proptest! {
     ) {
         let limits = [Limits::KUBERNETES, TINY, TINY_PLAIN, GROWING][limits];
         let model = Model::default();
-        if let Some((suffix, turns)) = slow {
-            model.slow_down(suffix, turns);
-        }
-        contest_on(&model, limits, length, start, renew, schedule);
+        let other = slow.map_or_else(|| model.clone(), |(suffix, turns)| model.slowed(suffix, turns));
+        contest_on(&model, &other, limits, length, start, renew, schedule);
     }
 }
