@@ -12,7 +12,7 @@ pub enum Error {
     /// The path leads out of the checkout, which a tenant must not be able to do.
     Outside(String),
     Io(PathBuf, io::Error),
-    Manifest(PathBuf, DesiredError),
+    Manifest(PathBuf, Box<DesiredError>),
 }
 
 impl std::fmt::Display for Error {
@@ -50,7 +50,7 @@ pub fn read(repo: &Path, path: &str) -> Result<Desired, Error> {
             } else if path.extension().is_some_and(|e| e == "yaml" || e == "yml") {
                 let path = inside(path)?;
                 let text = fs::read_to_string(&path).map_err(|e| Error::Io(path.clone(), e))?;
-                desired.push_yaml(&text).map_err(|e| Error::Manifest(path, e))?;
+                desired.push_yaml(&text).map_err(|e| Error::Manifest(path, Box::new(e)))?;
             }
         }
     }

@@ -164,19 +164,19 @@ async fn declarations_about_objects_by_the_api_are_checked_like_annotations() {
     let custodian = builder(operator).build().unwrap();
     let track = parent(&admin, &ns, "track").await;
     let (x, y) = (id(&format!("ConfigMap {ns}/x")), id(&format!("ConfigMap {ns}/y")));
-    let try_it = async |declare: &dyn Fn(&mut Desired)| {
+    let try_it = async |declare: &dyn for<'d> Fn(&'d mut Desired) -> &'d mut Desired| {
         let mut desired = Desired::from(vec![config_map(&ns, "x", &[]), config_map(&ns, "y", &[])]);
         declare(&mut desired);
         custodian.reconcile(&track, async |_: Arc<GitTrack>| Ok::<_, std::io::Error>(desired)).await.error
     };
-    let selfish = try_it(&|d| drop(d.depends_on(x.clone(), x.clone()))).await.unwrap();
+    let selfish = try_it(&|d| d.depends_on(x.clone(), x.clone())).await.unwrap();
     assert!(is_cycle(&selfish, 1), "{selfish:?}");
-    let round = try_it(&|d| drop(d.depends_on(x.clone(), y.clone()).depends_on(y.clone(), x.clone()))).await.unwrap();
+    let round = try_it(&|d| d.depends_on(x.clone(), y.clone()).depends_on(y.clone(), x.clone())).await.unwrap();
     assert!(is_cycle(&round, 2), "{round:?}");
     let absent = id(&format!("ConfigMap {ns}/absent"));
     for error in [
-        try_it(&|d| drop(d.depends_on(absent.clone(), x.clone()))).await.unwrap(),
-        try_it(&|d| drop(d.keep(absent.clone()))).await.unwrap(),
+        try_it(&|d| d.depends_on(absent.clone(), x.clone())).await.unwrap(),
+        try_it(&|d| d.keep(absent.clone())).await.unwrap(),
     ] {
         assert!(matches!(&error, Error::Desired { source: DesiredError::NotInSet(id) } if *id == absent), "{error:?}");
     }
@@ -295,7 +295,7 @@ async fn a_damaged_record_that_cannot_be_completed_stops_apply_and_prune_and_hol
     let ns = new_namespace(&admin, "damaged").await;
     let (operator, log) = Plane::shared().await.audited("admin");
     let store = Arc::new(MemoryStore::new());
-    let custodian = builder(operator).store(store.clone()).build().unwrap();
+    let custodian = builder(operator).store(Arc::<MemoryStore>::clone(&store)).build().unwrap();
     let track = parent(&admin, &ns, "track").await;
     let set = [
         config_map(&ns, "base", &[]),

@@ -368,7 +368,7 @@ async fn an_object_that_is_handed_to_another_parent_is_not_taken_back_nor_delete
     scene.apply(&set).await;
     // As the other parent would mark it.
     let like = scene.map("z", &[]);
-    settle(&scene.custodian, &scene.admin, &other, &[like.clone()]).await;
+    settle(&scene.custodian, &scene.admin, &other, std::slice::from_ref(&like)).await;
     let marks = live(&scene.admin, &like).await.unwrap();
     let pointer = marks.annotations()[&back_pointer()].replace("/z\"", "/x\"").replace("\"z\"", "\"x\"");
     let handed = json!({"metadata": {
@@ -563,7 +563,7 @@ async fn a_version_that_is_switched_off_right_before_the_delete_hides_no_object(
     let crd = definition(&scene.ns, &[("v2", true), ("v1", true)]);
     fixtures::apply_crd(&scene.admin, &serde_json::from_value(serde_json::to_value(&crd).unwrap()).unwrap()).await;
     let (old, new) = (custom(&scene.ns, "v1", "x"), custom(&scene.ns, "v2", "x"));
-    scene.apply(&[old.clone()]).await;
+    scene.apply(std::slice::from_ref(&old)).await;
     scene.delete().await;
     // The API server says of v1 what it says once v1 is off; discovery of this custodian says otherwise.
     scene.log.once(

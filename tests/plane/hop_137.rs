@@ -845,7 +845,7 @@ async fn a_crash_between_the_last_steps_is_swept_up() {
             hop.log.clear();
             // The parent goes, and the operator is cut off `back` writes later.
             let gone = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
-            let counted = gone.clone();
+            let counted = std::sync::Arc::clone(&gone);
             hop.log.on_call(move |head| {
                 use std::sync::atomic::Ordering::SeqCst;
                 let lets_go = head.target.plural == "gittracks" && head.verb == Verb::Patch;

@@ -184,10 +184,10 @@ async fn c33_an_object_that_moves_to_another_api_group_is_not_deleted() {
         }))
     };
     let (old, new) = (event("v1"), event("events.k8s.io/v1"));
-    scene.apply(&[old.clone()]).await;
+    scene.apply(std::slice::from_ref(&old)).await;
     let uid = live(&scene.admin, &old).await.unwrap().metadata.uid;
     scene.log.clear();
-    scene.apply(&[new.clone()]).await;
+    scene.apply(std::slice::from_ref(&new)).await;
     assert!(scene.deleted().is_empty());
     let now = live(&scene.admin, &new).await.unwrap();
     assert_eq!(now.metadata.uid, uid);
@@ -202,15 +202,15 @@ async fn c33_an_object_that_moves_to_another_api_group_is_not_deleted() {
 async fn c49_the_new_exists_before_the_old_goes() {
     let scene = Scene::new("c49").await;
     let (old, fails, new) = (scene.map("old", &[]), scene.map("New", &[]), scene.map("new", &[]));
-    scene.apply(&[old.clone()]).await;
+    scene.apply(std::slice::from_ref(&old)).await;
     for _ in 0..3 {
-        let outcome = scene.pass(&[fails.clone()]).await;
+        let outcome = scene.pass(std::slice::from_ref(&fails)).await;
         assert!(matches!(problem(&outcome, "New"), Some(Problem::Refused { .. })), "{outcome:#?}");
         assert!(outcome.notes.iter().any(|n| n.contains("1 objects are pruned once everything desired is applied")));
         assert!(exists(&scene.admin, &old).await);
     }
     scene.log.clear();
-    scene.apply(&[new.clone()]).await;
+    scene.apply(std::slice::from_ref(&new)).await;
     let calls = scene.log.calls_where(|c| c.effective && matches!(c.head.name(), Some("old" | "new")));
     let names: Vec<_> = calls.iter().map(|c| (c.head.verb, c.head.name().unwrap())).collect();
     use control_plane::audit::Verb;
