@@ -272,7 +272,7 @@ impl Refusal {
             // kube puts bodies that are no Status into the message, with a reason of its own making.
             kube_client::Error::Api(s) if s.reason == "Failed to parse error data" => (s.code, "", s.message.clone()),
             kube_client::Error::Api(s) => (s.code, s.reason.as_str(), s.message.clone()),
-            other => (0, "", causes(other)),
+            other => (0, "", with_causes(other)),
         };
         let message = match message.char_indices().nth(Self::MAX_MESSAGE) {
             _ if !quote => String::new(),
@@ -346,14 +346,14 @@ fn quotable(id: &ObjectId) -> bool {
     !id.is("", "Secret")
 }
 
-/// An error with its causes, which kube's own display leaves out for some kinds.
-fn causes(error: &kube_client::Error) -> String {
+/// An error with its causes, as far as its own display leaves them out.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
+    let mut source = error.source();
     while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
+        let words = cause.to_string();
+        if !text.contains(&words) {
+            text = format!("{text}: {words}");
         }
         source = cause.source();
     }

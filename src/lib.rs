@@ -88,11 +88,13 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod answer;
+mod api;
 pub mod custodian;
 pub mod discovery;
 pub mod finalizer;
 pub mod graph;
 pub mod inventory;
+mod lock;
 pub mod manager;
 pub mod manual;
 pub mod markers;

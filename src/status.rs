@@ -7,6 +7,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::{
+    answer::with_causes,
     custodian::{Hold, Outcome, Phase},
     teardown::{Blocker, Reason},
 };
@@ -97,25 +98,11 @@ impl Verdict {
                 this(false, false, true, reason, hold.to_string())
             }
             Phase::Failed => {
-                let message = outcome.error.as_ref().map(chain).unwrap_or_default();
+                let message = outcome.error.as_ref().map(|error| with_causes(error)).unwrap_or_default();
                 this(false, false, true, "Failed", message)
             }
         }
     }
-}
-
-/// An error with its causes.
-fn chain(error: &crate::custodian::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        let words = cause.to_string();
-        if !text.contains(&words) {
-            text = format!("{text}: {words}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 /// Whether something is left that neither we nor time will solve.

@@ -28,11 +28,12 @@ use super::{
 };
 use crate::{
     answer::{Answer, Refusal},
+    api::{api, find_metadata, get_metadata, patch_metadata, patched_by},
     discovery::Resolution,
     inventory::{DeletionPolicy, Entry, Origin, Role},
     object::{LiveRef, ObjectId, ParentRef, ResourceKind, Uid},
     ownership::{self, Claim, LiveOwner, ReferenceOptions},
-    teardown::{Live, Sequencer, get_metadata, patch_metadata},
+    teardown::{Live, Sequencer},
 };
 
 /// How often one object is looked at in one pass while somebody else writes to it.
@@ -253,11 +254,7 @@ impl Pass<'_> {
     }
 
     fn api(&self, id: &ObjectId, resource: &ResourceKind) -> Api<DynamicObject> {
-        let api_resource = resource.api_resource();
-        match id.namespace() {
-            Some(namespace) => Api::namespaced_with(self.inner.client.clone(), namespace, &api_resource),
-            None => Api::all_with(self.inner.client.clone(), &api_resource),
-        }
+        api(&self.inner.client, resource, id.namespace())
     }
 
     /// POSTs the object. A name that is taken is looked at: it may be our own, by an answer that was lost.
@@ -300,15 +297,12 @@ impl Pass<'_> {
         create: bool,
     ) -> Result<ObjectMeta, Failure> {
         for round in 0..ROUNDS {
-            let meta = match get_metadata(&self.inner.client, &manifest.resource, id).await {
-                Ok(meta) => meta,
-                Err(refusal) if refusal.answer().names(&manifest.resource, id.name()) => {
-                    if create {
-                        return Box::pin(self.create(id, manifest, entry, body)).await;
-                    }
-                    return Err(
-                        Problem::NotReady { words: "an earlier object of this name has just gone".into() }.into()
-                    );
+            let meta = match find_metadata(&self.inner.client, &manifest.resource, id).await {
+                Ok(Some(meta)) => meta,
+                Ok(None) if create => return Box::pin(self.create(id, manifest, entry, body)).await,
+                Ok(None) => {
+                    let words = "an earlier object of this name has just gone".into();
+                    return Err(Problem::NotReady { words }.into());
                 }
                 Err(refusal) => return Err(self.refused(id, &refusal).await.into()),
             };
@@ -323,15 +317,15 @@ impl Pass<'_> {
     /// What was given up or left in the cluster is not ours any more. Wanted again, it is judged like any other object of
     /// that name; nothing is written to it before the record says that it may be ours again.
     async fn renew(&self, id: &ObjectId, manifest: &Manifest) -> Result<ObjectMeta, Failure> {
-        match get_metadata(&self.inner.client, &manifest.resource, id).await {
-            Ok(meta) => {
+        match find_metadata(&self.inner.client, &manifest.resource, id).await {
+            Ok(Some(meta)) => {
                 let claim = ownership::judge(&self.inner.manager, self.parent, id, &meta);
                 if claim.is_ours() || self.may_adopt(&claim, &meta) {
                     return Err(Failure::Renew);
                 }
                 Err(Problem::Exists { owner: claim.to_string() }.into())
             }
-            Err(refusal) if refusal.answer().names(&manifest.resource, id.name()) => Err(Failure::Renew),
+            Ok(None) => Err(Failure::Renew),
             Err(refusal) => Err(self.refused(id, &refusal).await.into()),
         }
     }
@@ -409,17 +403,7 @@ impl Pass<'_> {
         let manager = self.inner.manager.field_manager();
         let mut judged = meta.resource_version.clone();
         if let Some(patch) = fields::adopt_update_entry(&meta, manager) {
-            let patched =
-                patch_metadata(&self.inner.client, &manifest.resource, id, &Patch::Json(patch), Some(manager)).await;
-            match patched {
-                Ok(patched) => judged = patched.resource_version,
-                Err(refusal) => {
-                    return Err(match refusal.answer() {
-                        Answer::PatchRejected | Answer::VersionMismatch => Failure::Raced,
-                        _ => self.refused(id, &refusal).await.into(),
-                    });
-                }
-            }
+            judged = self.patch(id, manifest, patch).await?.resource_version;
         }
         let mut body_with_uid = body.clone();
         body_with_uid.metadata.uid = Some(uid.to_string());
@@ -479,11 +463,19 @@ impl Pass<'_> {
         }
         let refused = |error: ownership::Error| Problem::Refused { words: error.to_string() };
         let patch = ownership::strip_patch(id, &meta, &stale).map_err(refused)?;
-        let manager = Some(self.inner.manager.field_manager());
-        match patch_metadata(&self.inner.client, &manifest.resource, id, &Patch::Json(patch), manager).await {
+        self.patch(id, manifest, patch).await
+    }
+
+    /// Sends a patch that tests the state it is made for.
+    async fn patch(&self, id: &ObjectId, manifest: &Manifest, patch: json_patch::Patch) -> Result<ObjectMeta, Failure> {
+        let params = patched_by(Some(self.inner.manager.field_manager()));
+        let patch = Patch::Json(patch);
+        match patch_metadata(&self.inner.client, &manifest.resource, id, &patch, &params).await {
             Ok(patched) => Ok(patched),
-            Err(refusal) if matches!(refusal.answer(), Answer::PatchRejected) => Err(Failure::Raced),
-            Err(refusal) => Err(self.refused(id, &refusal).await.into()),
+            Err(refusal) => Err(match refusal.answer() {
+                Answer::PatchRejected | Answer::VersionMismatch => Failure::Raced,
+                _ => self.refused(id, &refusal).await.into(),
+            }),
         }
     }
 

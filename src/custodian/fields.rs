@@ -1,10 +1,7 @@
 //! Field ownership: what server-side apply needs to know about an object that was created by POST, and what was
 //! applied last.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, PoisonError},
-};
+use std::{collections::BTreeMap, sync::Mutex};
 
 use json_patch::{PatchOperation, ReplaceOperation, TestOperation, jsonptr::PointerBuf};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry, ObjectMeta};
@@ -12,7 +9,7 @@ use kube_client::api::DynamicObject;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::object::Uid;
+use crate::{lock::lock, object::Uid};
 
 /// The patch that turns our entry for the POST into our entry for applies, if there is one.
 ///
@@ -92,7 +89,7 @@ impl Fingerprints {
     }
 
     pub(super) fn is_current(&self, uid: &Uid, body: &DynamicObject, resource_version: &str) -> bool {
-        let map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let map = lock(&self.0);
         map.get(uid).is_some_and(|(hash, version)| {
             version == resource_version && !resource_version.is_empty() && Self::hash(body).as_ref() == Some(hash)
         })
@@ -100,13 +97,13 @@ impl Fingerprints {
 
     pub(super) fn set(&self, uid: &Uid, body: &DynamicObject, resource_version: &str) {
         if let Some(hash) = Self::hash(body) {
-            let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut map = lock(&self.0);
             map.insert(uid.clone(), (hash, resource_version.to_owned()));
         }
     }
 
     pub(super) fn forget(&self, uid: &Uid) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        lock(&self.0).remove(uid);
     }
 }
 

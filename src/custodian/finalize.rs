@@ -2,27 +2,33 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::time::Instant;
 
 use super::{
     Inner, LOOK_AGAIN,
     fields::Fingerprints,
+    intent::removal_graph,
     outcome::{Hold, Outcome, Phase},
-    reconcile::{carries, removal_graph},
+    reconcile::{carries, of_another_cluster, unreadable},
     unite::{infer_edges, lacking},
 };
 use crate::{
+    api::find_metadata,
     finalizer::Released,
     graph::Node,
-    inventory::{self, Damage, Decision, DeletionPolicy, EntryState, Inventory, Loaded, Role, SaveOptions, Version},
-    object::{GroupKind, LiveRef, ObjectId, ParentRef, Uid},
+    inventory::{
+        self, Damage, Decision, DeletionPolicy, EntryState, Inventory, Loaded, Role, SaveOptions, Snapshot, Version,
+    },
+    lock::lock,
+    object::{LiveRef, ObjectId, ParentRef, Uid},
     teardown::{
         Agenda, Authority, Block, Case, Course, Executor, Happened, Live, Progress, Reason, Report, Settled, Subject,
-        Wakes, get_metadata, policy,
+        Wakes, policy,
     },
 };
 
@@ -59,18 +65,13 @@ impl Removal {
         // Subscribe before looking, so that nothing that happens in between is lost.
         let changes = inner.hub.subscribe(&parent.uid);
         let mut watched = BTreeSet::new();
-        let mut places: BTreeMap<GroupKind, BTreeSet<String>> = BTreeMap::new();
-        for entry in inventory.entries().filter(|e| chosen(&e.id)) {
-            let namespaces = places.entry(entry.id.group_kind()).or_default();
-            namespaces.extend(entry.id.namespace().map(ToOwned::to_owned));
-        }
         let mut served = BTreeMap::new();
-        for (kind, namespaces) in &places {
-            let Some(resource) = inner.served(kind).await else { continue };
-            if inner.watch && inner.hub.ensure(&resource, namespaces).await {
+        for (kind, namespaces) in inventory.places(|entry| chosen(&entry.id)) {
+            let Some(resource) = inner.served(&kind).await else { continue };
+            if inner.watch && inner.hub.ensure(&resource, &namespaces).await {
                 watched.insert(kind.clone());
             }
-            served.insert(kind.clone(), resource);
+            served.insert(kind, resource);
         }
         let seen = if inner.watch { inner.hub.live(&parent.uid) } else { BTreeMap::new() };
 
@@ -210,14 +211,8 @@ impl Inner {
     }
 
     async fn teardown(&self, parent: &ParentRef) -> Result<Outcome, super::Error> {
-        let resource = parent.resource();
-        let meta = match get_metadata(&self.client, &resource, &parent.id).await {
-            Ok(meta) if Uid::of(&meta).as_ref() == Some(&parent.uid) => meta,
-            Ok(_) => return Ok(Outcome::new(Some(parent.clone()), Phase::Gone)),
-            Err(refusal) if refusal.answer().names(&resource, parent.id.name()) => {
-                return Ok(Outcome::new(Some(parent.clone()), Phase::Gone));
-            }
-            Err(refusal) => return Err(super::Error::ParentUnreadable { words: refusal.words_for(&parent.id) }),
+        let Some(meta) = self.find_parent(parent).await.map_err(|refusal| unreadable(parent, &refusal))? else {
+            return Ok(Outcome::new(Some(parent.clone()), Phase::Gone));
         };
         let ours = [self.manager.finalizer(), self.manager.applied_finalizer()];
         if meta.deletion_timestamp.is_none() || !ours.iter().any(|f| carries(&meta, f)) {
@@ -228,31 +223,8 @@ impl Inner {
         let (mut inventory, version, damage) = match self.store.load(parent).await? {
             Loaded::Found(snapshot) => (snapshot.inventory, Some(snapshot.version), Unread::nothing()),
             Loaded::Damaged { snapshot, damage } => {
-                let (mut inventory, mut version) = (snapshot.inventory.clone(), snapshot.version);
-                let completed = match self.complete(parent, &meta, &mut inventory, &damage).await {
-                    Ok(more) => {
-                        notes.extend(more);
-                        true
-                    }
-                    Err(words) => {
-                        notes.push(format!("the inventory is damaged, and cannot be completed: {words}"));
-                        false
-                    }
-                };
-                let mut stored = true;
-                if inventory != snapshot.inventory {
-                    // As for a missing record: the one thing that a teardown creates, and where it cannot be, the record
-                    // is completed again by every pass.
-                    match self.store.save(&inventory, SaveOptions::replace(version.clone()).heal(true)).await {
-                        Ok(saved) => version = saved,
-                        Err(error @ inventory::Error::Unstorable { .. }) => {
-                            notes.push(format!("what was rediscovered is removed without being stored: {error}"));
-                            stored = false;
-                        }
-                        Err(error) => return Err(error.into()),
-                    }
-                }
-                (inventory, Some(version), Unread { damage, completed, stored })
+                let (inventory, version, unread) = self.mend(parent, &meta, snapshot, damage, &mut notes).await?;
+                (inventory, Some(version), unread)
             }
             Loaded::Restored { snapshot, damage, .. } if snapshot.inventory.is_empty() && damage.is_empty() => {
                 // Of an earlier incarnation, which is gone: the name has another UID.
@@ -284,17 +256,44 @@ impl Inner {
             }
         };
         let cluster = self.cluster_id().await?;
-        if inventory.cluster != cluster {
-            let words = format!(
-                "the inventory speaks of cluster {}, but {cluster} answers: connect to the recorded cluster",
-                inventory.cluster
-            );
-            return Ok(Outcome::held(parent.clone(), Hold::OtherCluster { words }));
+        if let Some(hold) = of_another_cluster(&inventory, &cluster) {
+            return Ok(Outcome::held(parent.clone(), hold));
         }
         let version = self.decide(&mut inventory, version).await?;
         let mut outcome = self.slice_of(parent, inventory, version, damage).await?;
         outcome.notes.splice(0..0, notes);
         Ok(outcome)
+    }
+
+    /// Completes a damaged record by what is found in the cluster, as far as that goes.
+    async fn mend(
+        &self,
+        parent: &ParentRef,
+        meta: &ObjectMeta,
+        snapshot: Snapshot,
+        damage: Vec<Damage>,
+        notes: &mut Vec<String>,
+    ) -> Result<(Inventory, Version, Unread), inventory::Error> {
+        let (mut inventory, mut version) = (snapshot.inventory.clone(), snapshot.version);
+        let completed = self.complete(parent, meta, &mut inventory, &damage).await;
+        let mut unread = Unread { damage, completed: completed.is_ok(), stored: true };
+        match completed {
+            Ok(more) => notes.extend(more),
+            Err(words) => notes.push(format!("the inventory is damaged, and cannot be completed: {words}")),
+        }
+        if inventory != snapshot.inventory {
+            // As for a missing record: the one thing that a teardown creates, and where it cannot be, the record is
+            // completed again by every pass.
+            match self.store.save(&inventory, SaveOptions::replace(version.clone()).heal(true)).await {
+                Ok(saved) => version = saved,
+                Err(error @ inventory::Error::Unstorable { .. }) => {
+                    notes.push(format!("what was rediscovered is removed without being stored: {error}"));
+                    unread.stored = false;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((inventory, version, unread))
     }
 
     /// Stores a record that was rediscovered while its parent is being deleted, so that nothing is deleted that is not on
@@ -319,22 +318,12 @@ impl Inner {
             Err(error) => return Err(error.into()),
         };
         // Another process may have found everything gone in the meantime, and let the parent go.
-        let resource = parent.resource();
-        match get_metadata(&self.client, &resource, &parent.id).await {
-            Ok(meta) if Uid::of(&meta).as_ref() == Some(&parent.uid) => {}
-            Ok(_) => return self.unrestore(parent, &version).await,
-            Err(refusal) if refusal.answer().names(&resource, parent.id.name()) => {
-                return self.unrestore(parent, &version).await;
-            }
-            Err(refusal) => return Err(super::Error::ParentUnreadable { words: refusal.words_for(&parent.id) }),
+        if self.find_parent(parent).await.map_err(|refusal| unreadable(parent, &refusal))?.is_none() {
+            self.store.delete(parent, &version).await?;
+            return Ok(Restored::ParentGone);
         }
         notes.push(format!("the inventory was missing: {} objects were found by their marks", inventory.len()));
         Ok(Restored::Stored(version))
-    }
-
-    async fn unrestore(&self, parent: &ParentRef, version: &Version) -> Result<Restored, super::Error> {
-        self.store.delete(parent, version).await?;
-        Ok(Restored::ParentGone)
     }
 
     /// Records what happens to the children, once, when the teardown starts.
@@ -362,7 +351,7 @@ impl Inner {
         version: Option<Version>,
         Unread { damage, completed, stored }: Unread,
     ) -> Result<Outcome, super::Error> {
-        let session = self.sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(&parent.uid);
+        let session = lock(&self.sessions).remove(&parent.uid);
         let mut removal = match session {
             Some(session) if Some(&session.version) == version.as_ref() && session.completed == completed => {
                 session.removal
@@ -410,7 +399,7 @@ impl Inner {
                 outcome.requeue = Some(SOON);
             }
             let session = Session { removal, version, completed };
-            self.sessions.lock().unwrap_or_else(PoisonError::into_inner).insert(parent.uid.clone(), session);
+            lock(&self.sessions).insert(parent.uid.clone(), session);
         }
         Ok(outcome)
     }
@@ -424,15 +413,15 @@ impl Inner {
                 unread += 1;
                 continue;
             };
-            match get_metadata(&self.client, &resource, &id).await {
-                Ok(meta) => {
+            match find_metadata(&self.client, &resource, &id).await {
+                Ok(Some(meta)) => {
                     let Some(mut entry) = self.marked(&inventory.parent, &id, &resource, &meta).await else { continue };
                     entry.recreations = recreations;
                     inventory.insert(entry);
                     fresh.insert(id);
                 }
                 // The watch is behind.
-                Err(refusal) if refusal.answer().names(&resource, id.name()) => {}
+                Ok(None) => {}
                 Err(_) => unread += 1,
             }
         }

@@ -1,15 +1,14 @@
 //! Foreign objects that cleanup needs, kept by a hold finalizer of their own for each parent.
 
-use kube_client::api::{Patch, PatchParams};
-use serde_json::json;
+use kube_client::api::PatchParams;
 
 use super::Inner;
 use crate::{
     answer::{Answer, Refusal},
+    api::{finalizer_off, find_metadata, patch_metadata},
     finalizer::{Ensured, Finalizer},
     inventory::Inventory,
     object::{LiveRef, ObjectId, ParentRef, ResourceKind, Uid},
-    teardown::{get_metadata, metadata_api},
 };
 
 /// How often a hold is taken off an object that others are writing to.
@@ -28,11 +27,9 @@ impl Inner {
 
     async fn find(&self, id: &ObjectId) -> Result<Option<(ResourceKind, LiveRef)>, String> {
         let resource = self.served(&id.group_kind()).await.ok_or_else(|| format!("{id}: its kind is not served"))?;
-        match get_metadata(&self.client, &resource, id).await {
-            Ok(meta) => Ok(Uid::of(&meta).map(|uid| (resource, LiveRef::new(id.clone(), uid)))),
-            Err(refusal) if refusal.answer().names(&resource, id.name()) => Ok(None),
-            Err(refusal) => Err(format!("{id}: {}", refusal.words_for(id))),
-        }
+        let found = find_metadata(&self.client, &resource, id).await;
+        let found = found.map_err(|refusal| format!("{id}: {}", refusal.words_for(id)))?;
+        Ok(found.and_then(|meta| Uid::of(&meta)).map(|uid| (resource, LiveRef::new(id.clone(), uid))))
     }
 
     /// Holds what is on record as held. Returns what could not be held, in words.
@@ -76,30 +73,20 @@ impl Inner {
         let fail = |refusal: Refusal| format!("{id}: {}", refusal.words_for(id));
         let resource = self.served(&id.group_kind()).await.ok_or_else(|| format!("{id}: its kind is not served"))?;
         for _ in 0..ROUNDS {
-            let meta = match get_metadata(&self.client, &resource, id).await {
-                Ok(meta) => meta,
-                Err(refusal) if refusal.answer().names(&resource, id.name()) => return Ok(()),
-                Err(refusal) => return Err(fail(refusal)),
-            };
+            let Some(meta) = find_metadata(&self.client, &resource, id).await.map_err(fail)? else { return Ok(()) };
             let all = meta.finalizers.unwrap_or_default();
             if !all.iter().any(|f| f == finalizer) {
                 return Ok(());
             }
-            let rest: Vec<_> = all.iter().filter(|f| *f != finalizer).collect();
-            let patch = json!({"metadata": {
-                "uid": meta.uid, "resourceVersion": meta.resource_version, "finalizers": rest,
-            }});
+            let (uid, version) = (meta.uid.unwrap_or_default(), meta.resource_version.unwrap_or_default());
+            let patch = finalizer_off(&uid, &version, &all, finalizer);
             let params = PatchParams { dry_run, ..PatchParams::default() };
-            let api = metadata_api(&self.client, &resource, id.namespace());
-            match api.patch_metadata(id.name(), &params, &Patch::Merge(patch)).await {
+            match patch_metadata(&self.client, &resource, id, &patch, &params).await {
                 Ok(_) => return Ok(()),
-                Err(error) => {
-                    let refusal = Refusal::about(id, &error);
-                    match refusal.answer() {
-                        Answer::VersionMismatch | Answer::UidMismatch | Answer::NotFound { .. } => {}
-                        _ => return Err(fail(refusal)),
-                    }
-                }
+                Err(refusal) => match refusal.answer() {
+                    Answer::VersionMismatch | Answer::UidMismatch | Answer::NotFound { .. } => {}
+                    _ => return Err(fail(refusal)),
+                },
             }
         }
         Err(format!("{id}: somebody else keeps writing to it"))

@@ -6,7 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, Weak},
 };
 
 use futures::{Stream, StreamExt};
@@ -19,10 +19,12 @@ use tokio::{
 
 use crate::{
     answer::{self, Answer},
+    api::metadata_api,
+    lock::lock,
     manager::Manager,
     object::{GroupKind, ObjectId, ResourceKind, Scope, Uid},
     ownership::BackPointer,
-    teardown::{Change, Live, metadata_api},
+    teardown::{Change, Live},
 };
 
 /// A parent that should be reconciled because a child changed or went.
@@ -101,7 +103,7 @@ struct Pending {
 
 impl Pending {
     fn parents(&self) -> MutexGuard<'_, BTreeMap<Uid, Wakeup>> {
-        self.parents.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.parents)
     }
 
     fn put(&self, wakeup: Wakeup) {
@@ -137,11 +139,6 @@ impl Drop for State {
     fn drop(&mut self) {
         self.places.values().for_each(|watched| watched.task.abort());
     }
-}
-
-/// A panic while the lock was held leaves at worst a missing hint.
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Hub {

@@ -152,12 +152,15 @@ impl Rulebook {
         live: &ObjectMeta,
         wanted: &ObjectMeta,
     ) -> BTreeSet<Uid> {
-        let Some(kinds) = &self.proxies else { return BTreeSet::new() };
+        let is_wanted = |uid: &str| wanted.owner_references.iter().flatten().any(|reference| reference.uid == uid);
+        let more = live.owner_references.iter().flatten().any(|reference| !is_wanted(&reference.uid));
+        // Mostly there is nothing more, and then the record need not be searched for each object that is applied.
+        let Some(kinds) = self.proxies.as_ref().filter(|_| more) else { return BTreeSet::new() };
         let proxies = inventory.entries().filter(|e| e.role == Role::Proxy);
         let proxies = proxies.filter_map(|e| Some((e.id.clone(), e.uid.clone()?))).collect();
         let placer = Placer::new(kinds.clone(), self.manager.clone(), parent.clone());
         let mut own = placer.own_references(live, &proxies);
-        own.retain(|uid| wanted.owner_references.iter().flatten().all(|reference| reference.uid != uid.as_str()));
+        own.retain(|uid| !is_wanted(uid.as_str()));
         own
     }
 

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
 };
 
 use kube_core::DynamicObject;
@@ -10,6 +10,7 @@ use kube_core::DynamicObject;
 use super::{Error, Inner, desired, intent::Kind};
 use crate::{
     discovery::{Crd, Resolution},
+    lock::lock,
     object::{GroupKind, ObjectId, ResourceKind, Scope},
 };
 
@@ -25,9 +26,14 @@ impl Inner {
     ) -> Result<BTreeMap<GroupKind, Kind>, Error> {
         let in_set = defined_in(objects);
         let mut kinds = BTreeMap::new();
+        let mut asked = BTreeSet::new();
         for (id, object) in objects {
             let kind = id.group_kind();
             let version = object.types.as_ref().map(desired::version_of).unwrap_or_default();
+            // One question for all objects of a kind that are written in one version.
+            if !asked.insert((kind.clone(), version)) {
+                continue;
+            }
             let served = self.resolver.served_versions(&kind).await;
             let found = match served.known.iter().find(|r| r.version == version) {
                 Some(resource) => {
@@ -51,7 +57,7 @@ impl Inner {
     /// Whether a CustomResourceDefinition defines the kind, as far as could be seen.
     pub(super) async fn is_defined(&self, resource: &ResourceKind) -> bool {
         let kind = resource.group_kind();
-        let known = || self.definitions.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = || lock(&self.definitions.0);
         if known().contains(&kind) {
             return true;
         }

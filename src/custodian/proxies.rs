@@ -4,10 +4,7 @@
 //! applies that follow. This module finds out which proxies are lost, and takes the last references off, so that the
 //! finalizer of a lost proxy comes off only after nothing refers to it: [`tie`] decides, the rest asks and sends.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, btree_map::Entry as BTreeEntry},
-    sync::PoisonError,
-};
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry as BTreeEntry};
 
 use futures::future::join_all;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -16,11 +13,13 @@ use kube_client::api::Patch;
 use super::{Inner, apply::Applied, intent::Intent};
 use crate::{
     answer::Refusal,
+    api::{get_metadata, patch_metadata, patched_by},
     discovery::Crd,
     inventory::{Entry, Inventory, Role},
+    lock::lock,
     object::{GroupKind, ObjectId, ParentRef, ResourceKind, Scope, Uid},
     ownership::{self, proxy::Place},
-    teardown::{Live, get_metadata, patch_metadata},
+    teardown::Live,
 };
 
 /// What was found out about a parent's proxies before anything is decided.
@@ -114,7 +113,7 @@ fn tie(
 impl Inner {
     /// Says that proxies of this scope could not be had, so that the next survey asks for their definition.
     pub(super) fn suspect_proxies(&self, scope: Scope) {
-        self.suspended.lock().unwrap_or_else(PoisonError::into_inner).insert(scope);
+        lock(&self.suspended).insert(scope);
     }
 
     /// Looks for proxies on record that are being deleted, and whether proxies can be had at all.
@@ -133,7 +132,7 @@ impl Inner {
         survey.lost = shown.chain(read).filter(|(_, live)| live.is_terminating()).collect();
         let Some(kinds) = &self.rulebook.proxies else { return survey };
 
-        let mut suspects = self.suspended.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut suspects = lock(&self.suspended).clone();
         suspects.extend(survey.lost.keys().map(|id| Place::of(id).scope()));
         for scope in suspects {
             let kind = if scope == Scope::Cluster { kinds.cluster() } else { kinds.namespaced() };
@@ -145,7 +144,7 @@ impl Inner {
                     .push(format!("whether proxies of kind {} can be had is unknown: {reason}", kind.group_kind())),
             }
         }
-        self.suspended.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&survey.suspended);
+        lock(&self.suspended).clone_from(&survey.suspended);
         survey
     }
 
@@ -196,8 +195,8 @@ impl Inner {
     /// Whether the references came off.
     async fn cut(&self, resource: &ResourceKind, id: &ObjectId, meta: &ObjectMeta, owners: &BTreeSet<Uid>) -> bool {
         let Ok(patch) = ownership::strip_patch(id, meta, owners) else { return false };
-        let manager = Some(self.manager.field_manager());
-        let patched = patch_metadata(&self.client, resource, id, &Patch::Json(patch), manager).await;
+        let params = patched_by(Some(self.manager.field_manager()));
+        let patched = patch_metadata(&self.client, resource, id, &Patch::Json(patch), &params).await;
         if let Err(refusal) = &patched {
             tracing::debug!(%id, words = refusal.words_for(id), "references to a lost proxy stay for now");
         }

@@ -17,16 +17,17 @@ use super::{
     apply::{Applied, Pass},
     desired::Checked,
     finalize::Removal,
-    intent::{self, Intent, Known},
+    intent::{Intent, Known},
     outcome::{Hold, Outcome, Phase, Problem},
     proxies::Survey,
 };
 use crate::{
-    answer::Answer,
-    finalizer::{AnnotationUpdate, Ensured},
+    answer::{Answer, Refusal},
+    api::find_metadata,
+    finalizer::{self, AnnotationUpdate, Ensured},
     inventory::{self, DeletionPolicy, Entry, EntryState, Inventory, Loaded, Origin, Role, SaveOptions, Snapshot},
     object::{GroupKind, LiveRef, ObjectId, ParentRef, Uid},
-    teardown::{Live, get_metadata},
+    teardown::Live,
 };
 
 /// How often a pass starts over because somebody else changed the inventory.
@@ -214,12 +215,7 @@ impl Inner {
     /// The first finalizer, and a live look at the parent.
     async fn take_custody(&self, parent: &ParentRef) -> Result<ObjectMeta, Stop> {
         let target = LiveRef::new(parent.id.clone(), parent.uid.clone());
-        match self.custody.ensure(&self.client, &parent.resource(), &target, &[]).await {
-            Ok(Ensured::Held(meta)) => Ok(*meta),
-            Ok(Ensured::Deleting(_)) => Err(Stop::Deleting),
-            Ok(Ensured::Gone | Ensured::Recreated(_)) => Err(Stop::gone(parent)),
-            Err(error) => Err(Stop::failed(parent, error)),
-        }
+        held(parent, self.custody.ensure(&self.client, &parent.resource(), &target, &[]).await)
     }
 
     /// The record, made if nothing was ever created, rediscovered if it is missing all the same, completed if it is damaged.
@@ -274,14 +270,10 @@ impl Inner {
                 Snapshot::new(inventory, version)
             }
         };
-        if snapshot.inventory.cluster != *cluster {
-            let words = format!(
-                "the inventory speaks of cluster {}, but {cluster} answers: connect to the recorded cluster",
-                snapshot.inventory.cluster
-            );
-            return Err(Stop::held(parent, Hold::OtherCluster { words }));
+        match of_another_cluster(&snapshot.inventory, cluster) {
+            Some(hold) => Err(Stop::held(parent, hold)),
+            None => Ok(snapshot),
         }
-        Ok(snapshot)
     }
 
     /// The second finalizer, and every group-kind that is or will be on record.
@@ -299,12 +291,7 @@ impl Inner {
             all.extend(kinds.iter().map(ToString::to_string));
             Some(all.into_iter().collect::<Vec<_>>().join(","))
         });
-        match self.applied.ensure(&self.client, &parent.resource(), &target, &[update]).await {
-            Ok(Ensured::Held(_)) => Ok(()),
-            Ok(Ensured::Deleting(_)) => Err(Stop::Deleting),
-            Ok(Ensured::Gone | Ensured::Recreated(_)) => Err(Stop::gone(parent)),
-            Err(error) => Err(Stop::failed(parent, error)),
-        }
+        held(parent, self.applied.ensure(&self.client, &parent.resource(), &target, &[update]).await).map(drop)
     }
 
     /// Watches the kinds on record and those about to be, as far as RBAC allows; what the watches show.
@@ -317,10 +304,9 @@ impl Inner {
         if !self.watch {
             return BTreeMap::new();
         }
-        let mut places: BTreeMap<GroupKind, BTreeSet<String>> = more.map(|k| (k.clone(), BTreeSet::new())).collect();
-        for entry in inventory.entries() {
-            let namespaces = places.entry(entry.id.group_kind()).or_default();
-            namespaces.extend(entry.id.namespace().map(ToOwned::to_owned));
+        let mut places = inventory.places(|_| true);
+        for kind in more {
+            places.entry(kind.clone()).or_default();
         }
         for (kind, namespaces) in places {
             if let Some(resource) = self.served(&kind).await {
@@ -384,22 +370,19 @@ impl Inner {
         Ok(self.store.load(parent).await?.snapshot().is_some_and(|snapshot| snapshot.terminating))
     }
 
+    /// The parent's metadata, read live; `None` if it is gone, or another incarnation has its name.
+    pub(super) async fn find_parent(&self, parent: &ParentRef) -> Result<Option<ObjectMeta>, Refusal> {
+        let found = find_metadata(&self.client, &parent.resource(), &parent.id).await?;
+        Ok(found.filter(|meta| Uid::of(meta).as_ref() == Some(&parent.uid)))
+    }
+
     /// The parent, read live: there, the same, and not being deleted. Creates follow only after this.
     async fn parent_lives(&self, parent: &ParentRef) -> Result<(), Stop> {
-        let resource = parent.resource();
-        match get_metadata(&self.client, &resource, &parent.id).await {
-            Ok(meta) if Uid::of(&meta).as_ref() != Some(&parent.uid) => Err(Stop::gone(parent)),
-            Ok(meta) if meta.deletion_timestamp.is_some() => Err(Stop::Deleting),
-            Ok(_) => Ok(()),
-            Err(refusal) if refusal.answer().names(&resource, parent.id.name()) => Err(Stop::gone(parent)),
-            Err(refusal) => {
-                let words = refusal.words_for(&parent.id);
-                let error = match refusal.answer() {
-                    Answer::NoRoute => format!("{words} (is version {:?} still served?)", parent.version),
-                    _ => words,
-                };
-                Err(Stop::failed(parent, Error::ParentUnreadable { words: error }))
-            }
+        match self.find_parent(parent).await {
+            Ok(Some(meta)) if meta.deletion_timestamp.is_some() => Err(Stop::Deleting),
+            Ok(Some(_)) => Ok(()),
+            Ok(None) => Err(Stop::gone(parent)),
+            Err(refusal) => Err(Stop::failed(parent, unreadable(parent, &refusal))),
         }
     }
 
@@ -496,6 +479,36 @@ fn damaged(parent: &ParentRef, damage: &[inventory::Damage], words: &str) -> Err
     })
 }
 
+/// What a finalizer on the parent, once ensured, allows.
+fn held(parent: &ParentRef, ensured: Result<Ensured, finalizer::Error>) -> Result<ObjectMeta, Stop> {
+    match ensured {
+        Ok(Ensured::Held(meta)) => Ok(*meta),
+        Ok(Ensured::Deleting(_)) => Err(Stop::Deleting),
+        Ok(Ensured::Gone | Ensured::Recreated(_)) => Err(Stop::gone(parent)),
+        Err(error) => Err(Stop::failed(parent, error)),
+    }
+}
+
+pub(super) fn unreadable(parent: &ParentRef, refusal: &Refusal) -> Error {
+    let words = refusal.words_for(&parent.id);
+    Error::ParentUnreadable {
+        words: match refusal.answer() {
+            Answer::NoRoute => format!("{words} (is version {:?} still served?)", parent.version),
+            _ => words,
+        },
+    }
+}
+
+/// Nothing that another cluster says is evidence about what is on record.
+pub(super) fn of_another_cluster(inventory: &Inventory, cluster: &inventory::ClusterId) -> Option<Hold> {
+    let recorded = &inventory.cluster;
+    (recorded != cluster).then(|| Hold::OtherCluster {
+        words: format!(
+            "the inventory speaks of cluster {recorded}, but {cluster} answers: connect to the recorded cluster"
+        ),
+    })
+}
+
 pub(super) fn carries(meta: &ObjectMeta, finalizer: &str) -> bool {
     meta.finalizers.iter().flatten().any(|f| f == finalizer)
 }
@@ -554,5 +567,3 @@ fn conclude(outcome: &mut Outcome) {
         false => WAIT,
     });
 }
-
-pub(super) use intent::removal_graph;

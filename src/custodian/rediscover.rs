@@ -9,7 +9,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube_client::api::ListParams;
 
 use super::{
     Inner,
@@ -18,16 +17,13 @@ use super::{
 };
 use crate::{
     answer::{Answer, Refusal},
+    api::list_metadata,
     discovery::{Crd, Resolution},
     graph::annotations,
     inventory::{Damage, DeletionPolicy, Entry, EntryState, Inventory, Origin, Role},
     object::{GroupKind, ObjectId, ParentRef, ResourceKind, Scope, Uid},
     ownership,
-    teardown::metadata_api,
 };
-
-/// Objects a page.
-const PAGE: u32 = 500;
 
 impl Inner {
     /// A record made from what the cluster shows, in place of one that is gone. Returns what should be known about the
@@ -191,17 +187,7 @@ impl Inner {
         resource: &ResourceKind,
         namespace: Option<&str>,
     ) -> Result<Vec<ObjectMeta>, Refusal> {
-        let api = metadata_api(&self.client, resource, namespace);
         let selector = format!("{}={}", self.manager.parent_label(), parent.uid);
-        let mut params = ListParams::default().labels(&selector).limit(PAGE);
-        let mut found = Vec::new();
-        loop {
-            let page = api.list_metadata(&params).await.map_err(|e| Refusal::of(&e))?;
-            found.extend(page.items.into_iter().map(|object| object.metadata));
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params = params.continue_token(&token),
-                None => return Ok(found),
-            }
-        }
+        list_metadata(&self.client, resource, namespace, Some(&selector)).await
     }
 }

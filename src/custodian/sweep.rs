@@ -8,16 +8,15 @@ use std::{
     fmt,
 };
 
-use kube_client::api::ListParams;
 use kube_core::Resource;
 use serde::de::DeserializeOwned;
 
 use super::{Custodian, Error, Inner};
 use crate::{
-    answer::{Answer, Refusal},
+    answer::Answer,
+    api::{find_metadata, list_metadata},
     inventory::{self, Inventory, Loaded, Version},
     object::{ObjectId, ParentRef, ResourceKind, Scope, Uid},
-    teardown::{get_metadata, metadata_api},
 };
 
 /// A record that names a parent that is gone, or may be, and was left alone.
@@ -99,15 +98,15 @@ where
         let mut holds: BTreeMap<ObjectId, Vec<String>> = BTreeMap::new();
         for id in ids {
             let Some(resource) = self.inner.served(&id.group_kind()).await else { continue };
-            match get_metadata(&self.inner.client, &resource, &id).await {
-                Ok(meta) => {
+            match find_metadata(&self.inner.client, &resource, &id).await {
+                Ok(Some(meta)) => {
                     let ours: Vec<_> =
                         meta.finalizers.into_iter().flatten().filter(|f| f.starts_with(&prefix)).collect();
                     if !ours.is_empty() {
                         holds.insert(id, ours);
                     }
                 }
-                Err(refusal) if refusal.answer().names(&resource, id.name()) => {}
+                Ok(None) => {}
                 Err(refusal) => sweep.held.push(format!("{id}: {}", refusal.words_for(&id))),
             }
         }
@@ -133,40 +132,24 @@ where
         // Only for the spelling of requests, in which the scope does not show.
         let resource =
             ResourceKind::new(&K::group(&()), &K::version(&()), &K::kind(&()), &K::plural(&()), Scope::Namespaced);
-        let everywhere = list_uids(&self.inner, &resource, None).await;
-        let listed = match (everywhere, namespace) {
+        let client = &self.inner.client;
+        let listed = match (list_metadata(client, &resource, None, None).await, namespace) {
             (Err(refusal), Some(_)) if *refusal.answer() == Answer::Forbidden => {
-                list_uids(&self.inner, &resource, namespace).await
+                list_metadata(client, &resource, namespace, None).await
             }
             (listed, _) => listed,
         };
-        listed.map_err(|refusal| Error::ParentUnreadable { words: refusal.to_string() })
-    }
-}
-
-async fn list_uids(inner: &Inner, resource: &ResourceKind, namespace: Option<&str>) -> Result<Vec<Uid>, Refusal> {
-    let api = metadata_api(&inner.client, resource, namespace);
-    let mut params = ListParams::default().limit(500);
-    let mut found = Vec::new();
-    loop {
-        let page = api.list_metadata(&params).await.map_err(|e| Refusal::of(&e))?;
-        found.extend(page.items.iter().filter_map(|object| Uid::of(&object.metadata)));
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(found),
-        }
+        let listed = listed.map_err(|refusal| Error::ParentUnreadable { words: refusal.to_string() })?;
+        Ok(listed.iter().filter_map(Uid::of).collect())
     }
 }
 
 impl Inner {
     /// Finishes the record of a parent that is gone; `false` if the parent is there. An error says why it was left.
     async fn sweep_record(&self, parent: &ParentRef) -> Result<bool, String> {
-        let resource = parent.resource();
-        match get_metadata(&self.client, &resource, &parent.id).await {
-            Ok(meta) if Uid::of(&meta).as_ref() == Some(&parent.uid) => return Ok(false),
-            Ok(_) => {}
-            Err(refusal) if refusal.answer().names(&resource, parent.id.name()) => {}
-            Err(refusal) => return Err(format!("whether the parent exists is not known: {refusal}")),
+        let found = self.find_parent(parent).await;
+        if found.map_err(|refusal| format!("whether the parent exists is not known: {refusal}"))?.is_some() {
+            return Ok(false);
         }
         match self.store.load(parent).await.map_err(|e| e.to_string())? {
             Loaded::Missing => Ok(false),

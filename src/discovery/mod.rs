@@ -13,7 +13,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     future::Future,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -30,6 +30,7 @@ use self::group::{Group, Listing, Lookup};
 use crate::{
     answer::{Answer, Refusal},
     inventory::ClusterId,
+    lock::lock,
     object::{self, GroupKind, ObjectId, ResourceKind, Scope, Uid, is_dns_subdomain},
 };
 
@@ -171,11 +172,6 @@ enum Freshness {
     Joined,
     /// One that started after the caller asked.
     New,
-}
-
-/// Locks; a panic elsewhere cannot leave these plain values half-written.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl fmt::Debug for Resolver {

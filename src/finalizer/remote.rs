@@ -15,7 +15,8 @@ use super::{
 };
 use crate::{
     answer::Refusal,
-    object::{GroupKind, LiveRef, ObjectId, ResourceKind, Scope, Uid},
+    api,
+    object::{GroupKind, LiveRef, ObjectId, ResourceKind, Uid},
 };
 
 /// Where objects live: the API server, or a model of it in tests.
@@ -100,9 +101,5 @@ pub(super) fn metadata_api(
     id: &ObjectId,
 ) -> Result<Api<PartialObjectMeta<DynamicObject>>, Error> {
     id.check_scope(resource.scope).map_err(|source| Error::Scope { id: id.clone(), source })?;
-    let kind = resource.api_resource();
-    Ok(match (resource.scope, id.namespace()) {
-        (Scope::Namespaced, Some(namespace)) => Api::namespaced_with(client.clone(), namespace, &kind),
-        _ => Api::all_with(client.clone(), &kind),
-    })
+    Ok(api::metadata_api(client, resource, id.namespace()))
 }

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use async_trait::async_trait;
@@ -12,7 +12,10 @@ use super::{
     Damage, Error, Inventory, InventoryStore, Loaded, SaveOptions, Snapshot, Version,
     dependents::{self, Counts},
 };
-use crate::object::{ObjectId, ParentRef};
+use crate::{
+    lock::lock,
+    object::{ObjectId, ParentRef},
+};
 
 /// A store in memory, for tests and as the yardstick for other stores.
 ///
@@ -49,7 +52,7 @@ impl MemoryStore {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // A panic elsewhere cannot leave a record half changed: every change is one assignment.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Makes the entry of `id` unreadable, as a flipped byte would; `false` if there is none.

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 pub use self::configmap::ConfigMapStore;
 pub use self::memory::MemoryStore;
 pub use self::store::{Damage, Error, InventoryStore, Loaded, SaveOptions, Snapshot, Version};
-use crate::object::{ObjectId, ParentRef, ResourceKind, Scope, StableId, Uid};
+use crate::object::{GroupKind, ObjectId, ParentRef, ResourceKind, Scope, StableId, Uid};
 
 /// What is known of an entry's object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -277,6 +277,16 @@ impl Inventory {
     /// All entries, in order of identity, to change. Identities must stay.
     pub fn entries_mut(&mut self) -> impl ExactSizeIterator<Item = &mut Entry> + '_ {
         self.entries.values_mut()
+    }
+
+    /// Where the chosen entries are: the namespaces of each kind, none of them for a cluster-scoped kind.
+    pub(crate) fn places(&self, chosen: impl Fn(&Entry) -> bool) -> BTreeMap<GroupKind, BTreeSet<String>> {
+        let mut places: BTreeMap<GroupKind, BTreeSet<String>> = BTreeMap::new();
+        for entry in self.entries().filter(|e| chosen(e)) {
+            let namespaces = places.entry(entry.id.group_kind()).or_default();
+            namespaces.extend(entry.id.namespace().map(ToOwned::to_owned));
+        }
+        places
     }
 
     /// Number of entries.

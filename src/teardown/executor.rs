@@ -13,7 +13,6 @@ use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube_client::{Client, api::Patch};
-use serde_json::json;
 use tokio::time::Instant;
 
 use super::{
@@ -27,6 +26,7 @@ use super::{
 };
 use crate::{
     answer::{Answer, Refusal},
+    api::{finalizer_off, get_metadata, patch_metadata, patched_by},
     discovery::{Crd, Resolution, Resolver},
     graph::Node,
     object::{ObjectId, Uid},
@@ -285,73 +285,63 @@ impl Executor {
         }
     }
 
+    async fn read(&self, subject: &Subject) -> Result<ObjectMeta, Refusal> {
+        get_metadata(&self.client, &subject.resource, &subject.id).await
+    }
+
     async fn look(&self, subject: &Subject) -> Event {
-        match requests::get(&self.client, &subject.resource, &subject.id).await {
-            Ok(meta) => self.seen(&meta),
-            Err(answer) => Event::Refused(answer),
-        }
+        self.read(subject).await.map_or_else(Event::Refused, |meta| self.seen(&meta))
     }
 
     fn seen(&self, meta: &ObjectMeta) -> Event {
         Live::of(meta, self.manager()).map_or(Event::Changed, Event::Live)
     }
 
+    async fn patch(&self, subject: &Subject, patch: Patch<serde_json::Value>) -> Result<ObjectMeta, Event> {
+        let sent = patch_metadata(&self.client, &subject.resource, &subject.id, &patch, &patched_by(None)).await;
+        sent.map_err(after_patch)
+    }
+
     /// Takes our own finalizer off a proxy, in the state that was judged.
     async fn unguard(&self, subject: &Subject, live: &Live) -> Event {
         let Some(manager) = self.manager() else { return Event::Changed };
         let guard = manager.proxy_finalizer();
-        let rest: Vec<_> = live.finalizers.iter().filter(|f| **f != guard).collect();
-        let patch = json!({"metadata": {
-            "uid": live.uid, "resourceVersion": live.resource_version, "finalizers": rest,
-        }});
-        match requests::patch_metadata(&self.client, &subject.resource, &subject.id, &Patch::Merge(patch), None).await {
-            Ok(meta) => self.seen(&meta),
-            Err(refusal) => after_patch(refusal),
-        }
+        let patch = finalizer_off(live.uid.as_str(), &live.resource_version, &live.finalizers, &guard);
+        self.patch(subject, patch).await.map_or_else(|event| event, |meta| self.seen(&meta))
     }
 
     /// Takes this parent's marks off an object, in the state that was read for it.
     async fn detach(&self, subject: &Subject, live: &Live) -> Event {
         let Authority::Marks { manager, parent } = self.authority.as_ref() else { return Event::Detached };
-        let meta = match requests::get(&self.client, &subject.resource, &subject.id).await {
+        let meta = match self.read(subject).await {
             Ok(meta) => meta,
-            Err(answer) => return Event::Refused(answer),
+            Err(refusal) => return Event::Refused(refusal),
         };
         match Live::of(&meta, Some(manager)) {
             Some(now) if now.uid == live.uid && now.is_ours(&self.authority, &subject.id) => {}
             Some(now) => return Event::Live(now),
             None => return Event::Changed,
         }
-        let patch = match ownership::detach_patch(manager, parent, &self.proxies, &subject.id, &meta) {
-            Ok(patch) if patch.0.is_empty() => return Event::Detached,
-            Ok(patch) => Patch::Json(patch),
-            Err(error) => return Event::Unknown(error.to_string()),
-        };
-        match requests::patch_metadata(&self.client, &subject.resource, &subject.id, &patch, None).await {
-            Ok(_) => Event::Detached,
-            Err(refusal) => after_patch(refusal),
-        }
+        self.remove(subject, ownership::detach_patch(manager, parent, &self.proxies, &subject.id, &meta)).await
     }
-}
 
-impl Executor {
     /// Takes references to the parent's proxies off an object, and nothing else.
     async fn unreference(&self, subject: &Subject, live: &Live) -> Event {
         if !live.owners.iter().any(|owner| self.proxies.contains(owner)) {
             return Event::Detached;
         }
-        let meta = match requests::get(&self.client, &subject.resource, &subject.id).await {
-            Ok(meta) => meta,
-            Err(answer) => return Event::Refused(answer),
-        };
-        let patch = match ownership::strip_patch(&subject.id, &meta, &self.proxies) {
-            Ok(patch) if patch.0.is_empty() => return Event::Detached,
-            Ok(patch) => Patch::Json(patch),
-            Err(error) => return Event::Unknown(error.to_string()),
-        };
-        match requests::patch_metadata(&self.client, &subject.resource, &subject.id, &patch, None).await {
-            Ok(_) => Event::Detached,
-            Err(refusal) => after_patch(refusal),
+        match self.read(subject).await {
+            Ok(meta) => self.remove(subject, ownership::strip_patch(&subject.id, &meta, &self.proxies)).await,
+            Err(refusal) => Event::Refused(refusal),
+        }
+    }
+
+    /// Sends a patch that takes something of ours off an object, if there is anything to take off.
+    async fn remove(&self, subject: &Subject, patch: Result<json_patch::Patch, ownership::Error>) -> Event {
+        match patch {
+            Ok(patch) if patch.0.is_empty() => Event::Detached,
+            Ok(patch) => self.patch(subject, Patch::Json(patch)).await.map_or_else(|event| event, |_| Event::Detached),
+            Err(error) => Event::Unknown(error.to_string()),
         }
     }
 }

@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use futures::{FutureExt, StreamExt, stream};
 use kube_client::{Client, api::ListParams};
 
-use super::{executor::DEFAULT_CONCURRENCY, live::Live, requests::metadata_api, wakes::identify, watching::Extent};
+use super::{executor::DEFAULT_CONCURRENCY, live::Live, wakes::identify, watching::Extent};
 use crate::{
     answer::{self, Answer},
+    api::metadata_api,
     discovery::{Crd, Resolution, Resolver},
     object::{GroupKind, ObjectId, ResourceKind, Scope},
 };

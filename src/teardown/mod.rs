@@ -30,6 +30,5 @@ pub use self::{
 };
 pub(crate) use self::{
     executor::{Agenda, Executor},
-    requests::{get as get_metadata, metadata_api, patch_metadata},
     wakes::{Change, Wakes},
 };

@@ -1,41 +1,15 @@
-//! The requests that a teardown sends, one function each. Thin: what to send and what an answer means is decided
-//! elsewhere.
+//! The DELETE that a teardown sends. Thin: what to delete and what the answer means is decided elsewhere.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube_client::{
-    Api, Client,
-    api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions, PropagationPolicy},
-    core::PartialObjectMeta,
+    Client,
+    api::{DeleteParams, Preconditions, PropagationPolicy},
 };
 
 use super::{
     live::Live,
     proof::{Event, Propagation, Subject},
 };
-use crate::{
-    answer::Refusal,
-    manager::Manager,
-    object::{ObjectId, ResourceKind, Uid},
-};
-
-/// The API of one kind, metadata only, where `id` lives.
-pub(crate) fn metadata_api(
-    client: &Client,
-    kind: &ResourceKind,
-    namespace: Option<&str>,
-) -> Api<PartialObjectMeta<DynamicObject>> {
-    let resource = kind.api_resource();
-    match namespace {
-        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
-        None => Api::all_with(client.clone(), &resource),
-    }
-}
-
-/// Reads an object's metadata.
-pub(crate) async fn get(client: &Client, kind: &ResourceKind, id: &ObjectId) -> Result<ObjectMeta, Refusal> {
-    let api = metadata_api(client, kind, id.namespace());
-    api.get(id.name()).await.map(|object| object.metadata).map_err(|e| Refusal::about(id, &e))
-}
+use crate::{answer::Refusal, api::metadata_api, manager::Manager, object::Uid};
 
 /// Deletes one incarnation of an object.
 pub(crate) async fn delete(
@@ -70,18 +44,4 @@ pub(crate) async fn delete(
         ),
         Err(error) => Event::Refused(Refusal::about(&subject.id, &error)),
     }
-}
-
-/// Patches an object's metadata. The patch itself has to name the incarnation, and the state where it matters.
-pub(crate) async fn patch_metadata(
-    client: &Client,
-    kind: &ResourceKind,
-    id: &ObjectId,
-    patch: &Patch<serde_json::Value>,
-    field_manager: Option<&str>,
-) -> Result<ObjectMeta, Refusal> {
-    let params = PatchParams { field_manager: field_manager.map(ToOwned::to_owned), ..PatchParams::default() };
-    let api = metadata_api(client, kind, id.namespace());
-    let patched = api.patch_metadata(id.name(), &params, patch).await;
-    patched.map(|object| object.metadata).map_err(|e| Refusal::about(id, &e))
 }

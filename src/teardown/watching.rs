@@ -11,12 +11,10 @@ use kube_client::{
     core::PartialObjectMeta,
 };
 
-use super::{
-    requests::metadata_api,
-    wakes::{Change, identify},
-};
+use super::wakes::{Change, identify};
 use crate::{
     answer::{self, Answer},
+    api::metadata_api,
     object::{GroupKind, ObjectId, ResourceKind},
 };
 

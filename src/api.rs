@@ -1,0 +1,103 @@
+//! Requests about objects of any kind, one function each. Thin: what to send and what an answer means is decided
+//! elsewhere.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube_client::{
+    Api, Client,
+    api::{DynamicObject, ListParams, Patch, PatchParams},
+    core::PartialObjectMeta,
+};
+use kube_core::{ApiResource, DynamicResourceScope, Resource};
+use serde_json::{Value, json};
+
+use crate::{
+    answer::Refusal,
+    object::{ObjectId, ResourceKind},
+};
+
+/// Objects on one page of a list.
+const PAGE: u32 = 500;
+
+/// The API of one kind in a namespace, or in cluster scope and everywhere.
+pub(crate) fn api<K>(client: &Client, kind: &ResourceKind, namespace: Option<&str>) -> Api<K>
+where
+    K: Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>,
+{
+    let resource = kind.api_resource();
+    match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    }
+}
+
+/// [`api`], metadata only.
+pub(crate) fn metadata_api(
+    client: &Client,
+    kind: &ResourceKind,
+    namespace: Option<&str>,
+) -> Api<PartialObjectMeta<DynamicObject>> {
+    api(client, kind, namespace)
+}
+
+/// Reads an object's metadata.
+pub(crate) async fn get_metadata(client: &Client, kind: &ResourceKind, id: &ObjectId) -> Result<ObjectMeta, Refusal> {
+    let api = metadata_api(client, kind, id.namespace());
+    api.get(id.name()).await.map(|object| object.metadata).map_err(|e| Refusal::about(id, &e))
+}
+
+/// Reads an object's metadata; `None` if the API server says that this very object does not exist.
+pub(crate) async fn find_metadata(
+    client: &Client,
+    kind: &ResourceKind,
+    id: &ObjectId,
+) -> Result<Option<ObjectMeta>, Refusal> {
+    match get_metadata(client, kind, id).await {
+        Err(refusal) if refusal.answer().names(kind, id.name()) => Ok(None),
+        read => read.map(Some),
+    }
+}
+
+/// Metadata of all objects of a kind that a label selector, if given, picks, in a namespace or everywhere.
+pub(crate) async fn list_metadata(
+    client: &Client,
+    kind: &ResourceKind,
+    namespace: Option<&str>,
+    selector: Option<&str>,
+) -> Result<Vec<ObjectMeta>, Refusal> {
+    let api = metadata_api(client, kind, namespace);
+    let mut params =
+        ListParams { label_selector: selector.map(ToOwned::to_owned), ..ListParams::default().limit(PAGE) };
+    let mut found = Vec::new();
+    loop {
+        let page = api.list_metadata(&params).await.map_err(|e| Refusal::of(&e))?;
+        found.extend(page.items.into_iter().map(|object| object.metadata));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(found),
+        }
+    }
+}
+
+/// Patches an object's metadata. The patch itself has to name the incarnation, and the state where it matters.
+pub(crate) async fn patch_metadata(
+    client: &Client,
+    kind: &ResourceKind,
+    id: &ObjectId,
+    patch: &Patch<Value>,
+    params: &PatchParams,
+) -> Result<ObjectMeta, Refusal> {
+    let api = metadata_api(client, kind, id.namespace());
+    let patched = api.patch_metadata(id.name(), params, patch).await;
+    patched.map(|object| object.metadata).map_err(|e| Refusal::about(id, &e))
+}
+
+/// Parameters of a patch by `field_manager`.
+pub(crate) fn patched_by(field_manager: Option<&str>) -> PatchParams {
+    PatchParams { field_manager: field_manager.map(ToOwned::to_owned), ..PatchParams::default() }
+}
+
+/// The merge patch that takes one finalizer off and leaves the others, in exactly the state that was read.
+pub(crate) fn finalizer_off(uid: &str, resource_version: &str, finalizers: &[String], finalizer: &str) -> Patch<Value> {
+    let rest: Vec<_> = finalizers.iter().filter(|f| *f != finalizer).collect();
+    Patch::Merge(json!({"metadata": {"uid": uid, "resourceVersion": resource_version, "finalizers": rest}}))
+}
