@@ -426,9 +426,7 @@ impl Bench {
             let outcome = reconcile(&parent).await;
             match outcome.phase {
                 Phase::Released | Phase::Gone => break,
-                Phase::Deleting => {
-                    tokio::time::sleep(outcome.requeue.unwrap_or_default().min(Duration::from_millis(50))).await
-                }
+                Phase::Deleting => tokio::time::sleep(outcome.requeue.unwrap_or_default()).await,
                 phase => panic!("{phase:?}: {:?}", outcome.error),
             }
         }

@@ -196,8 +196,12 @@ impl Removal {
 
     /// When to look again if nothing changes before.
     fn next_look(&self) -> Duration {
-        let due = self.agenda.next_due().map(|at| at.saturating_duration_since(Instant::now()));
-        due.unwrap_or(LOOK_AGAIN).clamp(Duration::from_millis(100), LOOK_AGAIN)
+        self.agenda.next_look(&self.course)
+    }
+
+    /// Whether the deadline cut it short.
+    pub(super) fn is_cut_short(&self) -> bool {
+        self.course.has_requests()
     }
 }
 
@@ -392,10 +396,12 @@ impl Inner {
             );
         }
         if let Some(mut version) = version.filter(|_| stored) {
-            if removal.record(&mut inventory, &self.fingerprints) {
+            // What is gone leaves the record when there is nothing else to do: an entry that stays too long costs a question
+            // after a crash, a write in every slice costs all the shards.
+            if !removal.is_cut_short() && removal.record(&mut inventory, &self.fingerprints) {
                 version = self.store.save(&inventory, SaveOptions::replace(version)).await?;
             }
-            if removal.course.recorded() {
+            if !removal.is_cut_short() && removal.course.recorded() {
                 outcome.requeue = Some(SOON);
             }
             let session = Session { removal, version, completed };

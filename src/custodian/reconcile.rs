@@ -402,6 +402,9 @@ impl Inner {
         let mut removal = Removal::new(self, parent, inventory, Some(going)).await;
         removal.run(Some(Instant::now() + self.slice)).await;
         outcome.removal = removal.report();
+        if removal.is_cut_short() {
+            outcome.requeue = Some(Duration::ZERO);
+        }
         let changed = removal.record(inventory, &self.fingerprints);
         if changed {
             self.store.save(inventory, SaveOptions::replace(version)).await?;
@@ -555,15 +558,16 @@ fn record(inventory: &mut Inventory, applied: &Applied, dropped: &BTreeSet<Objec
 /// Where the parent stands after a pass, and when to look again.
 fn conclude(outcome: &mut Outcome) {
     if matches!(outcome.phase, Phase::Held(_)) {
-        outcome.requeue = Some(LOOK_AGAIN);
+        outcome.requeue = Some(outcome.requeue.unwrap_or(LOOK_AGAIN));
         return;
     }
     let complete = outcome.unapplied.is_empty() && outcome.removal.is_complete();
     let adopting = outcome.unapplied.iter().any(|u| matches!(u.problem, Problem::Adopting | Problem::Renewing));
     outcome.phase = if complete { Phase::Applied } else { Phase::Progressing };
-    outcome.requeue = Some(match complete {
+    let after = match complete {
         true => LOOK_AGAIN,
         false if adopting => Duration::ZERO,
         false => WAIT,
-    });
+    };
+    outcome.requeue = Some(outcome.requeue.map_or(after, |asked| asked.min(after)));
 }

@@ -137,8 +137,7 @@ impl Course {
     /// `Delete`, `Unguard`, `Detach`, `Unreference`, `Resolve` and `ReadDefinition`.
     pub fn next_request(&mut self) -> Option<(Node, Step)> {
         loop {
-            if let Some(next) = self.outbox.pop_front() {
-                self.outstanding.insert(next.0);
+            if let Some(next) = self.next_begun() {
                 return Some(next);
             }
             let node = self.sequencer.ready()?;
@@ -147,6 +146,20 @@ impl Course {
                 self.take(node, step);
             }
         }
+    }
+
+    /// The next request about an object that was asked about before: like [`next_request`](Self::next_request), but begins
+    /// with no other object.
+    pub fn next_begun(&mut self) -> Option<(Node, Step)> {
+        let next = self.outbox.pop_front()?;
+        self.outstanding.insert(next.0);
+        Some(next)
+    }
+
+    /// Whether there may be a request to send without anything else happening first.
+    #[must_use]
+    pub fn has_requests(&self) -> bool {
+        !self.outbox.is_empty() || self.sequencer.has_ready()
     }
 
     /// What was learned of other incarnations is on record by now: go on with them. Returns whether there are any.

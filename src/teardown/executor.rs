@@ -40,6 +40,11 @@ pub const DEFAULT_CONCURRENCY: usize = 32;
 /// set the pace.
 const SOON: Duration = Duration::from_secs(1);
 
+/// After how long a teardown is looked at again in which nothing is due.
+const LOOK_AGAIN: Duration = Duration::from_secs(300);
+/// Shortest pause between two slices of which the second can do nothing but ask again.
+const SHORTEST: Duration = Duration::from_millis(10);
+
 /// Something that happened during a teardown, for a progress bar or a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -92,8 +97,18 @@ impl Agenda {
     }
 
     /// When the next object is asked about again.
-    pub(crate) fn next_due(&self) -> Option<Instant> {
+    fn next_due(&self) -> Option<Instant> {
         self.queue.first().map(|(at, _)| *at)
+    }
+
+    /// After how long to go on with `course`, if nothing wakes its parent before: at once where the deadline cut it short.
+    pub(crate) fn next_look(&self, course: &Course) -> Duration {
+        if course.has_requests() {
+            return Duration::ZERO;
+        }
+        // Nothing due although something is left: it is held for good, and only looking anew can tell otherwise.
+        let due = self.next_due().map(|at| at.saturating_duration_since(Instant::now()));
+        due.unwrap_or(LOOK_AGAIN).clamp(SHORTEST, LOOK_AGAIN)
     }
 
     /// Brings the next question about an object forward.
@@ -147,8 +162,9 @@ impl Agenda {
 }
 
 impl Executor {
-    /// Drives `course` until it is over or until `deadline`; with no deadline, until it is over. At the deadline nothing new
-    /// is sent, and what was sent is answered.
+    /// Drives `course` until it is over or until `deadline`; with no deadline, until it is over. After the deadline no other
+    /// object is begun, and those that were get what they are due: an object that was asked about gets its DELETE, so that
+    /// a slice shorter than one answer gets somewhere, too.
     pub(crate) async fn drive(
         &self,
         course: &mut Course,
@@ -160,10 +176,12 @@ impl Executor {
         // What an earlier, cancelled drive had asked.
         course.recall();
         let mut in_flight = FuturesUnordered::new();
+        let mut begun = false;
         loop {
-            let open = deadline.is_none_or(|d| Instant::now() < d);
-            while open && in_flight.len() < self.concurrency {
-                let Some((node, step)) = course.next_request() else { break };
+            let open = !std::mem::replace(&mut begun, true) || deadline.is_none_or(|d| Instant::now() < d);
+            while in_flight.len() < self.concurrency {
+                let next = if open { course.next_request() } else { course.next_begun() };
+                let Some((node, step)) = next else { break };
                 let Some(case) = course.case(node) else { continue };
                 agenda.unschedule(node);
                 let subject = case.subject().clone();

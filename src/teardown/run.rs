@@ -106,7 +106,7 @@ pub enum Slice {
     Pending {
         /// What became of each object so far, and what blocks.
         report: Report,
-        /// When to go on, if nothing wakes the reconciler before.
+        /// After how long to go on, if nothing wakes the reconciler before. Zero where the budget alone ended the slice.
         requeue: Duration,
     },
 }
@@ -157,9 +157,6 @@ impl Underway {
         if report.is_complete() {
             return Slice::Done(report);
         }
-        let due = self.agenda.next_due().map(|at| at.saturating_duration_since(Instant::now()));
-        // Nothing due although something is left: it is held for good, and only looking anew can tell otherwise.
-        let requeue = due.unwrap_or(Duration::from_secs(300)).max(Duration::from_millis(10));
-        Slice::Pending { report, requeue }
+        Slice::Pending { report, requeue: self.agenda.next_look(&self.course) }
     }
 }

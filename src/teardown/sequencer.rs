@@ -129,6 +129,12 @@ impl Sequencer {
         None
     }
 
+    /// Whether [`ready`](Self::ready) would yield a node.
+    #[must_use]
+    pub fn has_ready(&self) -> bool {
+        self.queue.iter().any(|(_, Reverse(node))| self.state[node.index()] == State::Ready)
+    }
+
     /// Says that `node` is done with: for deletion, proven gone (or detached, or abandoned); for application,
     /// applied. Frees what waited for it alone. Settling twice does nothing.
     ///

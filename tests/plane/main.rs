@@ -21,6 +21,7 @@ mod proxies;
 mod prune;
 mod references;
 mod skeleton;
+mod slices;
 mod two;
 mod wakeups;
 mod world;
