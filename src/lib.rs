@@ -92,6 +92,7 @@ mod api;
 pub mod custodian;
 pub mod discovery;
 pub mod finalizer;
+pub mod force;
 pub mod graph;
 pub mod inventory;
 mod lock;

@@ -72,6 +72,12 @@ impl Manager {
         self.key("retain")
     }
 
+    /// Annotation on the parent: a [request to force](crate::force), which is a wish and no order.
+    #[must_use]
+    pub fn force_annotation(&self) -> String {
+        self.key("force")
+    }
+
     /// First finalizer on the parent: nothing may be created before it is there.
     #[must_use]
     pub fn finalizer(&self) -> String {
