@@ -25,6 +25,7 @@ use super::{
     Adoption, Inner, fields,
     intent::{Intent, Manifest},
     outcome::{Problem, Unapplied},
+    site::Site,
 };
 use crate::{
     answer::{Answer, Refusal},
@@ -74,6 +75,8 @@ impl Applied {
 /// One apply pass of one parent.
 pub(super) struct Pass<'a> {
     pub(super) inner: &'a Inner,
+    /// Where the children live.
+    pub(super) site: &'a Site,
     pub(super) parent: &'a ParentRef,
     pub(super) intent: &'a Intent,
     /// What the watches show of the parent's objects; a hint.
@@ -169,7 +172,7 @@ impl Pass<'_> {
                         Problem::BeingDeleted if id.is("", "Namespace") => {
                             applied.closing.insert(id.name().to_owned());
                         }
-                        Problem::NotServed { .. } if self.is_proxy(id) => self.inner.suspect_proxies(id.scope()),
+                        Problem::NotServed { .. } if self.is_proxy(id) => self.site.suspect_proxies(id.scope()),
                         _ => {}
                     }
                     failed.insert(node);
@@ -208,7 +211,7 @@ impl Pass<'_> {
         let uid = entry.and_then(|e| e.uid.clone());
         let body = self.body(id, manifest, owner)?;
         if let Some(live) = self.seen.get(id).filter(|l| !l.is_terminating() && uid.as_ref() == Some(&l.uid))
-            && self.inner.fingerprints.is_current(&live.uid, &body, &live.resource_version)
+            && self.site.fingerprints.is_current(&live.uid, &body, &live.resource_version)
             && manifest.role == Role::Child
         {
             return Ok(ObjectMeta { uid: Some(live.uid.to_string()), ..ObjectMeta::default() });
@@ -254,7 +257,7 @@ impl Pass<'_> {
     }
 
     fn api(&self, id: &ObjectId, resource: &ResourceKind) -> Api<DynamicObject> {
-        api(&self.inner.client, resource, id.namespace())
+        api(&self.site.client, resource, id.namespace())
     }
 
     /// POSTs the object. A name that is taken is looked at: it may be our own, by an answer that was lost.
@@ -297,7 +300,7 @@ impl Pass<'_> {
         create: bool,
     ) -> Result<ObjectMeta, Failure> {
         for round in 0..ROUNDS {
-            let meta = match find_metadata(&self.inner.client, &manifest.resource, id).await {
+            let meta = match find_metadata(&self.site.client, &manifest.resource, id).await {
                 Ok(Some(meta)) => meta,
                 Ok(None) if create => return Box::pin(self.create(id, manifest, entry, body)).await,
                 Ok(None) => {
@@ -317,7 +320,7 @@ impl Pass<'_> {
     /// What was given up or left in the cluster is not ours any more. Wanted again, it is judged like any other object of
     /// that name; nothing is written to it before the record says that it may be ours again.
     async fn renew(&self, id: &ObjectId, manifest: &Manifest) -> Result<ObjectMeta, Failure> {
-        match find_metadata(&self.inner.client, &manifest.resource, id).await {
+        match find_metadata(&self.site.client, &manifest.resource, id).await {
             Ok(Some(meta)) => {
                 let claim = ownership::judge(&self.inner.manager, self.parent, id, &meta);
                 if claim.is_ours() || self.may_adopt(&claim, &meta) {
@@ -397,7 +400,7 @@ impl Pass<'_> {
         round: usize,
     ) -> Result<ObjectMeta, Failure> {
         let uid = Uid::of(&meta).ok_or_else(|| Problem::Refused { words: "the live object has no UID".into() })?;
-        if self.inner.fingerprints.is_current(&uid, body, meta.resource_version.as_deref().unwrap_or_default()) {
+        if self.site.fingerprints.is_current(&uid, body, meta.resource_version.as_deref().unwrap_or_default()) {
             return Ok(meta);
         }
         let manager = self.inner.manager.field_manager();
@@ -470,7 +473,7 @@ impl Pass<'_> {
     async fn patch(&self, id: &ObjectId, manifest: &Manifest, patch: json_patch::Patch) -> Result<ObjectMeta, Failure> {
         let params = patched_by(Some(self.inner.manager.field_manager()));
         let patch = Patch::Json(patch);
-        match patch_metadata(&self.inner.client, &manifest.resource, id, &patch, &params).await {
+        match patch_metadata(&self.site.client, &manifest.resource, id, &patch, &params).await {
             Ok(patched) => Ok(patched),
             Err(refusal) => Err(match refusal.answer() {
                 Answer::PatchRejected | Answer::VersionMismatch => Failure::Raced,
@@ -493,7 +496,7 @@ impl Pass<'_> {
         ) {
             return Err(mutated("the manager's label or back-pointer is not what was sent"));
         }
-        self.inner.fingerprints.set(&uid, body, meta.resource_version.as_deref().unwrap_or_default());
+        self.site.fingerprints.set(&uid, body, meta.resource_version.as_deref().unwrap_or_default());
         Ok(meta)
     }
 
@@ -507,7 +510,7 @@ impl Pass<'_> {
                 Problem::NamespaceTerminating
             }
             Answer::KindTerminating => Problem::NotServed { words },
-            Answer::NoRoute => match self.inner.resolver.refresh(&id.group_kind()).await {
+            Answer::NoRoute => match self.site.resolver.refresh(&id.group_kind()).await {
                 Resolution::Served(_) => Problem::NotReady { words: "its kind is being brought up".into() },
                 Resolution::NotServed => Problem::NotServed { words },
                 Resolution::Unavailable { reason } => Problem::NotServed { words: reason },
@@ -519,9 +522,9 @@ impl Pass<'_> {
     /// An object outside of the set has to exist before what depends on it is created.
     async fn await_external(&self, external: ObjectId) -> Result<(), Problem> {
         let waits = || Problem::Waits { on: external.clone() };
-        match self.inner.resolver.resolve(&external.group_kind()).await {
+        match self.site.resolver.resolve(&external.group_kind()).await {
             Resolution::Served(resource) => {
-                get_metadata(&self.inner.client, &resource, &external).await.map(|_| ()).map_err(|_| waits())
+                get_metadata(&self.site.client, &resource, &external).await.map(|_| ()).map_err(|_| waits())
             }
             _ => Err(waits()),
         }

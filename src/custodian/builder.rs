@@ -1,24 +1,13 @@
 //! Putting a custodian together.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-    marker::PhantomData,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
 use kube_client::Client;
 use kube_core::Resource;
 use serde::de::DeserializeOwned;
-use tokio::sync::OnceCell;
 
-use super::{
-    Adoption, Custodian, Error, HoldsOf, Inner, PolicyOf, PruneGuard, fields::Fingerprints, hub::Hub, intent::Rulebook,
-    kinds::Definitions,
-};
+use super::{Adoption, Custodian, Error, HoldsOf, Inner, PolicyOf, PruneGuard, intent::Rulebook, site::Site};
 use crate::{
-    discovery::Resolver,
     finalizer::Finalizer,
     graph::Rules,
     inventory::{ConfigMapStore, DeletionPolicy, InventoryStore},
@@ -247,8 +236,7 @@ where
         let store = self.store.unwrap_or_else(|| Arc::new(ConfigMapStore::new(self.client.clone(), manager.clone())));
         Ok(Custodian {
             inner: Arc::new(Inner {
-                resolver: Resolver::new(self.client.clone()),
-                hub: Hub::new(self.client.clone(), manager.clone()),
+                home: Arc::new(Site::new(self.client, manager.clone())),
                 rulebook: Rulebook {
                     manager: manager.clone(),
                     proxies,
@@ -256,13 +244,11 @@ where
                     rules: self.rules,
                     guards_proxies_elsewhere: self.guards_proxies_elsewhere,
                 },
-                client: self.client,
                 manager,
                 store,
                 adoption: self.adoption,
                 force_conflicts: self.force_conflicts,
                 concurrency: self.concurrency,
-                fingerprints: Fingerprints::default(),
                 custody,
                 applied,
                 both,
@@ -274,10 +260,6 @@ where
                 slice: self.slice,
                 watch: self.watch,
                 creator: self.creator,
-                cluster: OnceCell::new(),
-                definitions: Definitions::default(),
-                sessions: Mutex::new(BTreeMap::new()),
-                suspended: Mutex::new(BTreeSet::new()),
             }),
             kind: PhantomData,
         })

@@ -15,6 +15,7 @@ use super::{
     intent::removal_graph,
     outcome::{Hold, Outcome, Phase},
     reconcile::{carries, of_another_cluster, unreadable},
+    site::Site,
     unite::{infer_edges, lacking},
 };
 use crate::{
@@ -57,23 +58,24 @@ impl Removal {
     /// A removal of the entries in `only`, or of all.
     pub(super) async fn new(
         inner: &Inner,
+        site: &Site,
         parent: &ParentRef,
         inventory: &Inventory,
         only: Option<&BTreeSet<ObjectId>>,
     ) -> Self {
         let chosen = |id: &ObjectId| only.is_none_or(|only| only.contains(id));
         // Subscribe before looking, so that nothing that happens in between is lost.
-        let changes = inner.hub.subscribe(&parent.uid);
+        let changes = site.hub.subscribe(&parent.uid);
         let mut watched = BTreeSet::new();
         let mut served = BTreeMap::new();
         for (kind, namespaces) in inventory.places(|entry| chosen(&entry.id)) {
-            let Some(resource) = inner.served(&kind).await else { continue };
-            if inner.watch && inner.hub.ensure(&resource, &namespaces).await {
+            let Some(resource) = site.served(&kind).await else { continue };
+            if inner.watch && site.hub.ensure(&resource, &namespaces).await {
                 watched.insert(kind.clone());
             }
             served.insert(kind, resource);
         }
-        let seen = if inner.watch { inner.hub.live(&parent.uid) } else { BTreeMap::new() };
+        let seen = if inner.watch { site.hub.live(&parent.uid) } else { BTreeMap::new() };
 
         let graph = removal_graph(inventory, only);
         let keep_all = inventory.decision.as_ref().is_some_and(|d| d.children == DeletionPolicy::Keep);
@@ -102,8 +104,8 @@ impl Removal {
             }
         }
         let executor = Executor {
-            client: inner.client.clone(),
-            resolver: inner.resolver.clone(),
+            client: site.client.clone(),
+            resolver: site.resolver.clone(),
             authority,
             proxies,
             concurrency: inner.concurrency,
@@ -207,14 +209,14 @@ impl Removal {
 
 impl Inner {
     /// One slice of the teardown of a parent that is being deleted.
-    pub(super) async fn finalize(&self, parent: &ParentRef) -> Outcome {
-        match self.teardown(parent).await {
+    pub(super) async fn finalize(&self, site: &Site, parent: &ParentRef) -> Outcome {
+        match self.teardown(site, parent).await {
             Ok(outcome) => outcome,
             Err(error) => Outcome::failed(Some(parent.clone()), error),
         }
     }
 
-    async fn teardown(&self, parent: &ParentRef) -> Result<Outcome, super::Error> {
+    async fn teardown(&self, site: &Site, parent: &ParentRef) -> Result<Outcome, super::Error> {
         let Some(meta) = self.find_parent(parent).await.map_err(|refusal| unreadable(parent, &refusal))? else {
             return Ok(Outcome::new(Some(parent.clone()), Phase::Gone));
         };
@@ -227,7 +229,7 @@ impl Inner {
         let (mut inventory, version, damage) = match self.store.load(parent).await? {
             Loaded::Found(snapshot) => (snapshot.inventory, Some(snapshot.version), Unread::nothing()),
             Loaded::Damaged { snapshot, damage } => {
-                let (inventory, version, unread) = self.mend(parent, &meta, snapshot, damage, &mut notes).await?;
+                let (inventory, version, unread) = self.mend(site, parent, &meta, snapshot, damage, &mut notes).await?;
                 (inventory, Some(version), unread)
             }
             Loaded::Restored { snapshot, damage, .. } if snapshot.inventory.is_empty() && damage.is_empty() => {
@@ -240,9 +242,9 @@ impl Inner {
             }
             Loaded::Restored { recorded, .. } => return Ok(Outcome::held(parent.clone(), Hold::Restored { recorded })),
             Loaded::Missing => {
-                let mut inventory = Inventory::new(parent.clone(), self.cluster_id().await?);
+                let mut inventory = Inventory::new(parent.clone(), site.cluster_id().await?);
                 if carries(&meta, &self.manager.applied_finalizer()) {
-                    match self.rediscover(parent, &meta, &mut inventory).await {
+                    match self.rediscover(site, parent, &meta, &mut inventory).await {
                         Ok(more) => notes.extend(more),
                         Err(words) => return Ok(Outcome::held(parent.clone(), Hold::InventoryMissing { words })),
                     }
@@ -259,12 +261,12 @@ impl Inner {
                 }
             }
         };
-        let cluster = self.cluster_id().await?;
+        let cluster = site.cluster_id().await?;
         if let Some(hold) = of_another_cluster(&inventory, &cluster) {
             return Ok(Outcome::held(parent.clone(), hold));
         }
         let version = self.decide(&mut inventory, version).await?;
-        let mut outcome = self.slice_of(parent, inventory, version, damage).await?;
+        let mut outcome = self.slice_of(site, parent, inventory, version, damage).await?;
         outcome.notes.splice(0..0, notes);
         Ok(outcome)
     }
@@ -272,6 +274,7 @@ impl Inner {
     /// Completes a damaged record by what is found in the cluster, as far as that goes.
     async fn mend(
         &self,
+        site: &Site,
         parent: &ParentRef,
         meta: &ObjectMeta,
         snapshot: Snapshot,
@@ -279,7 +282,7 @@ impl Inner {
         notes: &mut Vec<String>,
     ) -> Result<(Inventory, Version, Unread), inventory::Error> {
         let (mut inventory, mut version) = (snapshot.inventory.clone(), snapshot.version);
-        let completed = self.complete(parent, meta, &mut inventory, &damage).await;
+        let completed = self.complete(site, parent, meta, &mut inventory, &damage).await;
         let mut unread = Unread { damage, completed: completed.is_ok(), stored: true };
         match completed {
             Ok(more) => notes.extend(more),
@@ -350,18 +353,19 @@ impl Inner {
 
     async fn slice_of(
         &self,
+        site: &Site,
         parent: &ParentRef,
         mut inventory: Inventory,
         version: Option<Version>,
         Unread { damage, completed, stored }: Unread,
     ) -> Result<Outcome, super::Error> {
-        let session = lock(&self.sessions).remove(&parent.uid);
+        let session = lock(&site.sessions).remove(&parent.uid);
         let mut removal = match session {
             Some(session) if Some(&session.version) == version.as_ref() && session.completed == completed => {
                 session.removal
             }
             _ => {
-                let mut removal = Removal::new(self, parent, &inventory, None).await;
+                let mut removal = Removal::new(self, site, parent, &inventory, None).await;
                 if !completed {
                     removal.hold_damaged(&inventory);
                 }
@@ -376,9 +380,9 @@ impl Inner {
         if removal.is_over() && completed {
             if let Some(version) = &version {
                 let strays =
-                    removal.strays(parent, if self.watch { self.hub.live(&parent.uid) } else { BTreeMap::new() });
-                removal.record(&mut inventory, &self.fingerprints);
-                let open = self.put_on_record(&mut inventory, strays).await;
+                    removal.strays(parent, if self.watch { site.hub.live(&parent.uid) } else { BTreeMap::new() });
+                removal.record(&mut inventory, &site.fingerprints);
+                let open = self.put_on_record(site, &mut inventory, strays).await;
                 if open > 0 {
                     self.store.save(&inventory, SaveOptions::replace(version.clone())).await?;
                     outcome.notes.push(format!("{open} objects with the parent's marks are put on record again"));
@@ -398,30 +402,32 @@ impl Inner {
         if let Some(mut version) = version.filter(|_| stored) {
             // What is gone leaves the record when there is nothing else to do: an entry that stays too long costs a question
             // after a crash, a write in every slice costs all the shards.
-            if !removal.is_cut_short() && removal.record(&mut inventory, &self.fingerprints) {
+            if !removal.is_cut_short() && removal.record(&mut inventory, &site.fingerprints) {
                 version = self.store.save(&inventory, SaveOptions::replace(version)).await?;
             }
             if !removal.is_cut_short() && removal.course.recorded() {
                 outcome.requeue = Some(SOON);
             }
             let session = Session { removal, version, completed };
-            lock(&self.sessions).insert(parent.uid.clone(), session);
+            lock(&site.sessions).insert(parent.uid.clone(), session);
         }
         Ok(outcome)
     }
 
     /// Puts objects on record that carry the parent's marks, as they live now. Returns how many there are, those included
     /// that cannot be read; the watches show them again.
-    async fn put_on_record(&self, inventory: &mut Inventory, strays: Vec<(ObjectId, Uid, u32)>) -> usize {
+    async fn put_on_record(&self, site: &Site, inventory: &mut Inventory, strays: Vec<(ObjectId, Uid, u32)>) -> usize {
         let (mut fresh, mut unread) = (BTreeSet::new(), 0);
         for (id, _, recreations) in strays {
-            let Some(resource) = self.served(&id.group_kind()).await else {
+            let Some(resource) = site.served(&id.group_kind()).await else {
                 unread += 1;
                 continue;
             };
-            match find_metadata(&self.client, &resource, &id).await {
+            match find_metadata(&site.client, &resource, &id).await {
                 Ok(Some(meta)) => {
-                    let Some(mut entry) = self.marked(&inventory.parent, &id, &resource, &meta).await else { continue };
+                    let Some(mut entry) = self.marked(site, &inventory.parent, &id, &resource, &meta).await else {
+                        continue;
+                    };
                     entry.recreations = recreations;
                     inventory.insert(entry);
                     fresh.insert(id);
@@ -451,7 +457,7 @@ impl Inner {
         mut outcome: Outcome,
     ) -> Result<Outcome, super::Error> {
         let target = LiveRef::new(parent.id.clone(), parent.uid.clone());
-        let (resource, client) = (parent.resource(), &self.client);
+        let (resource, client) = (parent.resource(), &self.home.client);
         let mut last = None;
         match version {
             Some(version) if inventory.held.is_empty() => {

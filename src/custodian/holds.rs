@@ -26,8 +26,9 @@ impl Inner {
     }
 
     async fn find(&self, id: &ObjectId) -> Result<Option<(ResourceKind, LiveRef)>, String> {
-        let resource = self.served(&id.group_kind()).await.ok_or_else(|| format!("{id}: its kind is not served"))?;
-        let found = find_metadata(&self.client, &resource, id).await;
+        let resource =
+            self.home.served(&id.group_kind()).await.ok_or_else(|| format!("{id}: its kind is not served"))?;
+        let found = find_metadata(&self.home.client, &resource, id).await;
         let found = found.map_err(|refusal| format!("{id}: {}", refusal.words_for(id)))?;
         Ok(found.and_then(|meta| Uid::of(&meta)).map(|uid| (resource, LiveRef::new(id.clone(), uid))))
     }
@@ -38,7 +39,7 @@ impl Inner {
         let mut problems = Vec::new();
         for id in &inventory.held {
             match self.find(id).await {
-                Ok(Some((resource, live))) => match finalizer.ensure(&self.client, &resource, &live, &[]).await {
+                Ok(Some((resource, live))) => match finalizer.ensure(&self.home.client, &resource, &live, &[]).await {
                     Ok(Ensured::Held(_)) => {}
                     Ok(_) => problems.push(format!("{id} cannot be held: it is being deleted or was replaced")),
                     Err(error) => problems.push(format!("{id} cannot be held: {error}")),
@@ -71,9 +72,12 @@ impl Inner {
     /// for more rights if anything but finalizers and owner references changes.
     pub(super) async fn unhold(&self, id: &ObjectId, finalizer: &str, dry_run: bool) -> Result<(), String> {
         let fail = |refusal: Refusal| format!("{id}: {}", refusal.words_for(id));
-        let resource = self.served(&id.group_kind()).await.ok_or_else(|| format!("{id}: its kind is not served"))?;
+        let resource =
+            self.home.served(&id.group_kind()).await.ok_or_else(|| format!("{id}: its kind is not served"))?;
         for _ in 0..ROUNDS {
-            let Some(meta) = find_metadata(&self.client, &resource, id).await.map_err(fail)? else { return Ok(()) };
+            let Some(meta) = find_metadata(&self.home.client, &resource, id).await.map_err(fail)? else {
+                return Ok(());
+            };
             let all = meta.finalizers.unwrap_or_default();
             if !all.iter().any(|f| f == finalizer) {
                 return Ok(());
@@ -81,7 +85,7 @@ impl Inner {
             let (uid, version) = (meta.uid.unwrap_or_default(), meta.resource_version.unwrap_or_default());
             let patch = finalizer_off(&uid, &version, &all, finalizer);
             let params = PatchParams { dry_run, ..PatchParams::default() };
-            match patch_metadata(&self.client, &resource, id, &patch, &params).await {
+            match patch_metadata(&self.home.client, &resource, id, &patch, &params).await {
                 Ok(_) => return Ok(()),
                 Err(refusal) => match refusal.answer() {
                     Answer::VersionMismatch | Answer::UidMismatch | Answer::NotFound { .. } => {}

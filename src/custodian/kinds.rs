@@ -7,7 +7,7 @@ use std::{
 
 use kube_core::DynamicObject;
 
-use super::{Error, Inner, desired, intent::Kind};
+use super::{Error, desired, intent::Kind, site::Site};
 use crate::{
     discovery::{Crd, Resolution},
     lock::lock,
@@ -18,7 +18,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Definitions(Mutex<BTreeSet<GroupKind>>);
 
-impl Inner {
+impl Site {
     /// How the kinds of `objects` are served.
     pub(super) async fn kinds(
         &self,

@@ -39,23 +39,17 @@ mod outcome;
 mod proxies;
 mod reconcile;
 mod rediscover;
+mod site;
 mod sweep;
 mod unite;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-    marker::PhantomData,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
 use futures::Stream;
 use kube_client::Client;
 use kube_core::Resource;
 use kube_runtime::reflector::ObjectRef;
 use serde::de::DeserializeOwned;
-use tokio::sync::OnceCell;
 
 pub use self::{
     builder::Builder,
@@ -66,13 +60,12 @@ pub use self::{
     outcome::{Hold, Outcome, Phase, Problem, Unapplied},
     sweep::{LeftRecord, Sweep},
 };
-use self::{fields::Fingerprints, finalize::Session, hub::Hub, intent::Rulebook, kinds::Definitions};
+use self::{intent::Rulebook, site::Site};
 use crate::{
-    discovery::Resolver,
     finalizer::Finalizer,
-    inventory::{ClusterId, DeletionPolicy, InventoryStore},
+    inventory::{DeletionPolicy, InventoryStore},
     manager::Manager,
-    object::{ObjectId, ParentRef, Scope, Uid},
+    object::{ObjectId, ParentRef},
     ownership::{BackPointer, OwnershipPolicy},
 };
 
@@ -141,14 +134,13 @@ type HoldsOf = Arc<dyn Fn(&ParentRef) -> Vec<ObjectId> + Send + Sync>;
 
 /// Everything that is not about one parent.
 pub(crate) struct Inner {
-    pub(crate) client: Client,
+    /// Where parents, inventories and holds live.
+    pub(crate) home: Arc<Site>,
     pub(crate) manager: Manager,
-    pub(crate) resolver: Resolver,
     pub(crate) store: Arc<dyn InventoryStore>,
     pub(crate) adoption: Adoption,
     pub(crate) force_conflicts: bool,
     pub(crate) concurrency: usize,
-    pub(crate) fingerprints: Fingerprints,
     custody: Finalizer,
     applied: Finalizer,
     both: Finalizer,
@@ -159,14 +151,8 @@ pub(crate) struct Inner {
     prune: bool,
     guard: PruneGuard,
     slice: Duration,
-    hub: Hub,
     watch: bool,
     creator: Option<String>,
-    cluster: OnceCell<ClusterId>,
-    definitions: Definitions,
-    sessions: Mutex<BTreeMap<Uid, Session>>,
-    /// Scopes whose proxies could not be had when last asked.
-    suspended: Mutex<BTreeSet<Scope>>,
 }
 
 impl Inner {
@@ -247,6 +233,6 @@ where
     /// `Controller::reconcile_on`, or with a mapper. Items name cluster-scoped parents without a namespace, so no parent is
     /// reconciled twice at once.
     pub fn wakeups(&self) -> impl Stream<Item = Wakeup> + Send + use<K> {
-        self.inner.hub.wakeups()
+        self.inner.home.hub.wakeups()
     }
 }

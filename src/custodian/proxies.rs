@@ -10,7 +10,7 @@ use futures::future::join_all;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube_client::api::Patch;
 
-use super::{Inner, apply::Applied, intent::Intent};
+use super::{Inner, apply::Applied, intent::Intent, site::Site};
 use crate::{
     answer::Refusal,
     api::{get_metadata, patch_metadata, patched_by},
@@ -111,32 +111,27 @@ fn tie(
 }
 
 impl Inner {
-    /// Says that proxies of this scope could not be had, so that the next survey asks for their definition.
-    pub(super) fn suspect_proxies(&self, scope: Scope) {
-        lock(&self.suspended).insert(scope);
-    }
-
     /// Looks for proxies on record that are being deleted, and whether proxies can be had at all.
     ///
     /// Asks only for what the watches do not show, and for a definition only where something points to its end.
-    pub(super) async fn survey(&self, inventory: &Inventory, seen: &BTreeMap<ObjectId, Live>) -> Survey {
+    pub(super) async fn survey(&self, site: &Site, inventory: &Inventory, seen: &BTreeMap<ObjectId, Live>) -> Survey {
         let mut survey = Survey::default();
         let (shown, hidden): (Vec<_>, Vec<_>) =
             inventory.entries().filter(|e| e.role == Role::Proxy).partition(|e| seen.contains_key(&e.id));
         let shown = shown.into_iter().filter_map(|e| Some((e.id.clone(), seen.get(&e.id)?.clone())));
         let read = self
-            .read_all(&hidden)
+            .read_all(site, &hidden)
             .await
             .into_iter()
             .filter_map(|(entry, _, read)| Some((entry.id.clone(), Live::of(&read.ok()?, Some(&self.manager))?)));
         survey.lost = shown.chain(read).filter(|(_, live)| live.is_terminating()).collect();
         let Some(kinds) = &self.rulebook.proxies else { return survey };
 
-        let mut suspects = lock(&self.suspended).clone();
+        let mut suspects = lock(&site.suspended).clone();
         suspects.extend(survey.lost.keys().map(|id| Place::of(id).scope()));
         for scope in suspects {
             let kind = if scope == Scope::Cluster { kinds.cluster() } else { kinds.namespaced() };
-            match self.resolver.crd_of(kind).await {
+            match site.resolver.crd_of(kind).await {
                 Crd::Present(meta) if meta.deletion_timestamp.is_none() => {}
                 Crd::Present(_) | Crd::NotFound => drop(survey.suspended.insert(scope)),
                 Crd::Unknown { reason } => survey
@@ -144,7 +139,7 @@ impl Inner {
                     .push(format!("whether proxies of kind {} can be had is unknown: {reason}", kind.group_kind())),
             }
         }
-        lock(&self.suspended).clone_from(&survey.suspended);
+        lock(&site.suspended).clone_from(&survey.suspended);
         survey
     }
 
@@ -152,6 +147,7 @@ impl Inner {
     /// nothing ties to those proxies any more.
     pub(super) async fn loosen(
         &self,
+        site: &Site,
         parent: &ParentRef,
         intent: &Intent,
         survey: &Survey,
@@ -171,7 +167,7 @@ impl Inner {
             .collect();
 
         let mut free = BTreeSet::new();
-        for (entry, resource, read) in self.read_all(&tied).await {
+        for (entry, resource, read) in self.read_all(site, &tied).await {
             let id = &entry.id;
             let loose = match read {
                 Ok(meta) => {
@@ -180,7 +176,7 @@ impl Inner {
                     match tie(entry, ours, &meta, &retired, closing) {
                         Tie::Free => true,
                         Tie::Holds => false,
-                        Tie::Cut(owners) => self.cut(&resource, id, &meta, &owners).await,
+                        Tie::Cut(owners) => self.cut(site, &resource, id, &meta, &owners).await,
                     }
                 }
                 Err(refusal) => refusal.answer().names(&resource, id.name()),
@@ -193,10 +189,17 @@ impl Inner {
     }
 
     /// Whether the references came off.
-    async fn cut(&self, resource: &ResourceKind, id: &ObjectId, meta: &ObjectMeta, owners: &BTreeSet<Uid>) -> bool {
+    async fn cut(
+        &self,
+        site: &Site,
+        resource: &ResourceKind,
+        id: &ObjectId,
+        meta: &ObjectMeta,
+        owners: &BTreeSet<Uid>,
+    ) -> bool {
         let Ok(patch) = ownership::strip_patch(id, meta, owners) else { return false };
         let params = patched_by(Some(self.manager.field_manager()));
-        let patched = patch_metadata(&self.client, resource, id, &Patch::Json(patch), &params).await;
+        let patched = patch_metadata(&site.client, resource, id, &Patch::Json(patch), &params).await;
         if let Err(refusal) = &patched {
             tracing::debug!(%id, words = refusal.words_for(id), "references to a lost proxy stay for now");
         }
@@ -204,12 +207,16 @@ impl Inner {
     }
 
     /// Reads the metadata of what is on record, a bounded number at once.
-    async fn read_all<'a>(&self, entries: &[&'a Entry]) -> Vec<(&'a Entry, ResourceKind, Result<ObjectMeta, Refusal>)> {
+    async fn read_all<'a>(
+        &self,
+        site: &Site,
+        entries: &[&'a Entry],
+    ) -> Vec<(&'a Entry, ResourceKind, Result<ObjectMeta, Refusal>)> {
         let mut kinds: BTreeMap<GroupKind, ResourceKind> = BTreeMap::new();
         for entry in entries {
             let kind = entry.id.group_kind();
             if let BTreeEntry::Vacant(slot) = kinds.entry(kind) {
-                let resource = self.served(slot.key()).await;
+                let resource = site.served(slot.key()).await;
                 slot.insert(resource.unwrap_or_else(|| entry.resource()));
             }
         }
@@ -218,7 +225,7 @@ impl Inner {
             let reads = chunk.iter().map(|entry| {
                 let resource = kinds.get(&entry.id.group_kind()).cloned().unwrap_or_else(|| entry.resource());
                 async move {
-                    let read = get_metadata(&self.client, &resource, &entry.id).await;
+                    let read = get_metadata(&site.client, &resource, &entry.id).await;
                     (*entry, resource, read)
                 }
             });

@@ -20,6 +20,7 @@ use super::{
     intent::{Intent, Known},
     outcome::{Hold, Outcome, Phase, Problem},
     proxies::Survey,
+    site::Site,
 };
 use crate::{
     answer::{Answer, Refusal},
@@ -58,7 +59,7 @@ where
             Err(source) => return Outcome::failed(None, Error::Parent { source }),
         };
         if parent.meta().deletion_timestamp.is_some() {
-            return self.inner.finalize(&reference).await;
+            return self.inner.finalize(&self.inner.home, &reference).await;
         }
         let desired = match desired(Arc::new(parent.clone())).await {
             Ok(desired) => desired.into(),
@@ -68,9 +69,9 @@ where
             Ok(checked) => checked,
             Err(error) => return Outcome::failed(Some(reference), error),
         };
-        match self.inner.reconcile(&reference, checked).await {
+        match self.inner.reconcile(&self.inner.home, &reference, checked).await {
             Ok(outcome) => outcome,
-            Err(Stop::Deleting) => self.inner.finalize(&reference).await,
+            Err(Stop::Deleting) => self.inner.finalize(&self.inner.home, &reference).await,
             Err(Stop::Outcome(outcome)) => *outcome,
         }
     }
@@ -155,9 +156,9 @@ impl Stop {
 }
 
 impl Inner {
-    async fn reconcile(&self, parent: &ParentRef, checked: Checked) -> Result<Outcome, Stop> {
-        let kinds = self.kinds(&checked.objects).await.map_err(|e| Stop::failed(parent, e))?;
-        let cluster = self.cluster_id().await.map_err(|e| Stop::failed(parent, e))?;
+    async fn reconcile(&self, site: &Site, parent: &ParentRef, checked: Checked) -> Result<Outcome, Stop> {
+        let kinds = site.kinds(&checked.objects).await.map_err(|e| Stop::failed(parent, e))?;
+        let cluster = site.cluster_id().await.map_err(|e| Stop::failed(parent, e))?;
         let policy = (self.policy)(parent);
         // Judge the set before anything is sent, against an empty record: what is wrong with it is wrong with any.
         let empty = Inventory::new(parent.clone(), cluster.clone());
@@ -178,9 +179,9 @@ impl Inner {
         let mut told = Told::default();
         for _ in 0..ROUNDS {
             let meta = self.take_custody(parent).await?;
-            let snapshot = self.root(parent, &meta, &cluster, &mut told).await?;
-            let seen = self.watch_entries(parent, &snapshot.inventory, kinds.keys()).await;
-            let survey = self.survey(&snapshot.inventory, &seen).await;
+            let snapshot = self.root(site, parent, &meta, &cluster, &mut told).await?;
+            let seen = self.watch_entries(site, parent, &snapshot.inventory, kinds.keys()).await;
+            let survey = self.survey(site, &snapshot.inventory, &seen).await;
             let lost_proxies = survey.lost.keys().cloned().collect();
             let known = Known {
                 parent,
@@ -194,7 +195,7 @@ impl Inner {
             };
             let intent = self.rulebook.intend(checked.clone(), &known).map_err(|e| Stop::failed(parent, e))?;
             self.mark_applied(parent, &meta, &intent.inventory).await?;
-            match self.carry_out(parent, snapshot, intent, &seen, &survey).await {
+            match self.carry_out(site, parent, snapshot, intent, &seen, &survey).await {
                 Err(Carried::Conflict) => {}
                 Err(Carried::Stop(stop)) => return Err(stop),
                 Ok(mut outcome) => {
@@ -207,15 +208,10 @@ impl Inner {
         Err(Stop::failed(parent, Error::Contended { parent: parent.clone() }))
     }
 
-    pub(super) async fn cluster_id(&self) -> Result<inventory::ClusterId, Error> {
-        let id = self.cluster.get_or_try_init(|| crate::discovery::cluster_id(&self.client)).await?;
-        Ok(id.clone())
-    }
-
     /// The first finalizer, and a live look at the parent.
     async fn take_custody(&self, parent: &ParentRef) -> Result<ObjectMeta, Stop> {
         let target = LiveRef::new(parent.id.clone(), parent.uid.clone());
-        held(parent, self.custody.ensure(&self.client, &parent.resource(), &target, &[]).await)
+        held(parent, self.custody.ensure(&self.home.client, &parent.resource(), &target, &[]).await)
     }
 
     /// The record, made if nothing was ever created, rediscovered if it is missing all the same, completed if it is damaged.
@@ -223,6 +219,7 @@ impl Inner {
     /// What is worth knowing about it goes into `told`.
     async fn root(
         &self,
+        site: &Site,
         parent: &ParentRef,
         meta: &ObjectMeta,
         cluster: &inventory::ClusterId,
@@ -242,7 +239,7 @@ impl Inner {
         let snapshot = match loaded {
             Loaded::Found(snapshot) => snapshot,
             Loaded::Damaged { mut snapshot, damage } => {
-                let completed = self.complete(parent, meta, &mut snapshot.inventory, &damage).await;
+                let completed = self.complete(site, parent, meta, &mut snapshot.inventory, &damage).await;
                 told.notes.extend(completed.map_err(|words| {
                     let mut outcome = Outcome::failed(Some(parent.clone()), damaged(parent, &damage, &words));
                     outcome.damage.clone_from(&damage);
@@ -259,7 +256,7 @@ impl Inner {
                 let mut inventory = Inventory::new(parent.clone(), cluster.clone());
                 inventory.creator.clone_from(&self.creator);
                 if carries(meta, &self.manager.applied_finalizer()) {
-                    let notes = self.rediscover(parent, meta, &mut inventory).await;
+                    let notes = self.rediscover(site, parent, meta, &mut inventory).await;
                     told.notes.extend(notes.map_err(|words| Stop::held(parent, Hold::InventoryMissing { words }))?);
                     told.notes.push(format!(
                         "the inventory was missing: {} objects were found by their marks",
@@ -291,12 +288,13 @@ impl Inner {
             all.extend(kinds.iter().map(ToString::to_string));
             Some(all.into_iter().collect::<Vec<_>>().join(","))
         });
-        held(parent, self.applied.ensure(&self.client, &parent.resource(), &target, &[update]).await).map(drop)
+        held(parent, self.applied.ensure(&self.home.client, &parent.resource(), &target, &[update]).await).map(drop)
     }
 
     /// Watches the kinds on record and those about to be, as far as RBAC allows; what the watches show.
     pub(super) async fn watch_entries(
         &self,
+        site: &Site,
         parent: &ParentRef,
         inventory: &Inventory,
         more: impl Iterator<Item = &GroupKind>,
@@ -309,16 +307,17 @@ impl Inner {
             places.entry(kind.clone()).or_default();
         }
         for (kind, namespaces) in places {
-            if let Some(resource) = self.served(&kind).await {
-                self.hub.ensure(&resource, &namespaces).await;
+            if let Some(resource) = site.served(&kind).await {
+                site.hub.ensure(&resource, &namespaces).await;
             }
         }
-        self.hub.live(&parent.uid)
+        site.hub.live(&parent.uid)
     }
 
     /// Stores the intent, applies it, prunes, and stores what came of it.
     async fn carry_out(
         &self,
+        site: &Site,
         parent: &ParentRef,
         snapshot: Snapshot,
         intent: Intent,
@@ -335,7 +334,7 @@ impl Inner {
         self.parent_lives(parent).await.map_err(Carried::Stop)?;
 
         let unheld = self.hold_all(parent, &intent.inventory).await;
-        let pass = Pass { inner: self, parent, intent: &intent, seen, closed: AtomicBool::new(closed) };
+        let pass = Pass { inner: self, site, parent, intent: &intent, seen, closed: AtomicBool::new(closed) };
         let applied = pass.run().await;
         let mut outcome = Outcome::new(Some(parent.clone()), Phase::Progressing);
         outcome.notes.extend(unheld.into_iter().chain(survey.notes()));
@@ -351,13 +350,15 @@ impl Inner {
 
         let mut inventory = intent.inventory.clone();
         record(&mut inventory, &applied, &intent.dropped);
-        let loose = self.loosen(parent, &intent, survey, &applied).await;
+        let loose = self.loosen(site, parent, &intent, survey, &applied).await;
         intent.untie(&mut inventory, applied.live.keys().chain(&loose));
         if inventory != intent.inventory {
             version =
                 self.store.save(&inventory, SaveOptions::replace(version)).await.map_err(|e| Carried::of(parent, e))?;
         }
-        self.prune(parent, &intent, &mut inventory, version, &mut outcome).await.map_err(|e| Carried::of(parent, e))?;
+        self.prune(site, parent, &intent, &mut inventory, version, &mut outcome)
+            .await
+            .map_err(|e| Carried::of(parent, e))?;
         conclude(&mut outcome);
         if !survey.suspended.is_empty() {
             outcome.requeue = outcome.requeue.map(|after| after.min(DEFINITION_BACK));
@@ -372,7 +373,7 @@ impl Inner {
 
     /// The parent's metadata, read live; `None` if it is gone, or another incarnation has its name.
     pub(super) async fn find_parent(&self, parent: &ParentRef) -> Result<Option<ObjectMeta>, Refusal> {
-        let found = find_metadata(&self.client, &parent.resource(), &parent.id).await?;
+        let found = find_metadata(&self.home.client, &parent.resource(), &parent.id).await?;
         Ok(found.filter(|meta| Uid::of(meta).as_ref() == Some(&parent.uid)))
     }
 
@@ -389,6 +390,7 @@ impl Inner {
     /// Removes what is no longer desired, once everything desired is applied; retired proxies in any case.
     async fn prune(
         &self,
+        site: &Site,
         parent: &ParentRef,
         intent: &Intent,
         inventory: &mut Inventory,
@@ -399,13 +401,13 @@ impl Inner {
         if going.is_empty() {
             return Ok(());
         }
-        let mut removal = Removal::new(self, parent, inventory, Some(going)).await;
+        let mut removal = Removal::new(self, site, parent, inventory, Some(going)).await;
         removal.run(Some(Instant::now() + self.slice)).await;
         outcome.removal = removal.report();
         if removal.is_cut_short() {
             outcome.requeue = Some(Duration::ZERO);
         }
-        let changed = removal.record(inventory, &self.fingerprints);
+        let changed = removal.record(inventory, &site.fingerprints);
         if changed {
             self.store.save(inventory, SaveOptions::replace(version)).await?;
         }

@@ -13,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::{
     Inner,
     reconcile::read_kinds,
+    site::Site,
     unite::{Found, unite},
 };
 use crate::{
@@ -32,11 +33,12 @@ impl Inner {
     /// An error says, in words, what could not be looked at: then the findings prove nothing.
     pub(super) async fn rediscover(
         &self,
+        site: &Site,
         parent: &ParentRef,
         meta: &ObjectMeta,
         inventory: &mut Inventory,
     ) -> Result<Vec<String>, String> {
-        let mut found = self.search(parent, meta, inventory).await?;
+        let mut found = self.search(site, parent, meta, inventory).await?;
         let notes = std::mem::take(&mut found.notes);
         unite(inventory, found);
         // Which holds were taken went with the record as well.
@@ -49,20 +51,21 @@ impl Inner {
     /// Errors as [`rediscover`](Self::rediscover) does.
     pub(super) async fn complete(
         &self,
+        site: &Site,
         parent: &ParentRef,
         meta: &ObjectMeta,
         inventory: &mut Inventory,
         damage: &[Damage],
     ) -> Result<Vec<String>, String> {
-        let mut found = self.search(parent, meta, inventory).await?;
+        let mut found = self.search(site, parent, meta, inventory).await?;
         for id in damage.iter().filter_map(|d| d.id.as_ref()) {
             if inventory.get(id).is_some() || found.entries.contains_key(id) {
                 continue;
             }
             // Not found by its marks; it may live without them, or not at all. A look at it by name will tell.
-            if let Some(resource) = self.spelling(&id.group_kind(), inventory).await? {
+            if let Some(resource) = self.spelling(site, &id.group_kind(), inventory).await? {
                 let mut entry = Entry::intended(id.clone(), &resource);
-                entry.defined_by_crd = self.is_defined(&resource).await;
+                entry.defined_by_crd = site.is_defined(&resource).await;
                 found.entries.insert(id.clone(), entry);
             }
         }
@@ -71,7 +74,13 @@ impl Inner {
         Ok(notes)
     }
 
-    async fn search(&self, parent: &ParentRef, meta: &ObjectMeta, known: &Inventory) -> Result<Found, String> {
+    async fn search(
+        &self,
+        site: &Site,
+        parent: &ParentRef,
+        meta: &ObjectMeta,
+        known: &Inventory,
+    ) -> Result<Found, String> {
         let key = self.manager.group_kinds_annotation();
         let Some(noted) = meta.annotations.as_ref().and_then(|a| a.get(&key)) else {
             return Err(format!("the parent's annotation {key} is missing, so it is not known where to look"));
@@ -86,11 +95,11 @@ impl Inner {
         let mut found = Found::default();
         let (mut scopes, mut edges) = (BTreeMap::new(), Vec::new());
         for kind in &kinds {
-            let Some(resource) = self.spelling(kind, known).await? else { continue };
+            let Some(resource) = self.spelling(site, kind, known).await? else { continue };
             scopes.insert(kind.clone(), resource.scope);
-            for meta in self.list_marked(parent, &resource, &mut found.notes).await? {
+            for meta in self.list_marked(site, parent, &resource, &mut found.notes).await? {
                 let Ok(id) = ObjectId::from_meta(kind, &meta) else { continue };
-                let Some(entry) = self.marked(parent, &id, &resource, &meta).await else { continue };
+                let Some(entry) = self.marked(site, parent, &id, &resource, &meta).await else { continue };
                 let annotations = meta.annotations.unwrap_or_default();
                 edges.push((id.clone(), annotations));
                 found.entries.insert(id, entry);
@@ -110,6 +119,7 @@ impl Inner {
     /// The entry of a live object, if it carries the parent's marks.
     pub(super) async fn marked(
         &self,
+        site: &Site,
         parent: &ParentRef,
         id: &ObjectId,
         resource: &ResourceKind,
@@ -121,7 +131,7 @@ impl Inner {
         let mut entry = Entry::intended(id.clone(), resource);
         entry.uid = Uid::of(meta);
         entry.state = EntryState::Recorded;
-        entry.defined_by_crd = self.is_defined(resource).await;
+        entry.defined_by_crd = site.is_defined(resource).await;
         if self.rulebook.proxies.as_ref().is_some_and(|p| p.is_proxy(id)) {
             entry.role = Role::Proxy;
         }
@@ -135,8 +145,8 @@ impl Inner {
     }
 
     /// How requests for a kind are spelled; `None` if it is proven that nothing of the kind exists.
-    async fn spelling(&self, kind: &GroupKind, known: &Inventory) -> Result<Option<ResourceKind>, String> {
-        match self.resolver.refresh(kind).await {
+    async fn spelling(&self, site: &Site, kind: &GroupKind, known: &Inventory) -> Result<Option<ResourceKind>, String> {
+        match site.resolver.refresh(kind).await {
             Resolution::Served(resource) => return Ok(Some(resource)),
             Resolution::Unavailable { reason } => return Err(format!("{kind} cannot be looked at: {reason}")),
             Resolution::NotServed => {}
@@ -145,8 +155,8 @@ impl Inner {
         let proxies = self.rulebook.proxies.iter().flat_map(|p| [p.namespaced(), p.cluster()]);
         let resource = recorded.or_else(|| proxies.into_iter().find(|r| r.group_kind() == *kind).cloned());
         let definition = match resource {
-            Some(resource) => self.resolver.crd_of(&resource).await,
-            None => self.resolver.crd_of_kind(kind).await,
+            Some(resource) => site.resolver.crd_of(&resource).await,
+            None => site.resolver.crd_of_kind(kind).await,
         };
         match definition {
             Crd::NotFound => Ok(None),
@@ -160,13 +170,14 @@ impl Inner {
     /// Metadata of all objects of a kind that carry the parent's label.
     async fn list_marked(
         &self,
+        site: &Site,
         parent: &ParentRef,
         resource: &ResourceKind,
         notes: &mut Vec<String>,
     ) -> Result<Vec<ObjectMeta>, String> {
         let kind = resource.group_kind();
         let words = |refusal: Refusal| format!("{kind} cannot be listed: {refusal}");
-        let refusal = match self.list_labelled(parent, resource, None).await {
+        let refusal = match self.list_labelled(site, parent, resource, None).await {
             Ok(found) => return Ok(found),
             Err(refusal) => refusal,
         };
@@ -174,7 +185,7 @@ impl Inner {
         let (Answer::Forbidden, Some(namespaces)) = (refusal.answer(), confined) else { return Err(words(refusal)) };
         let mut found = Vec::new();
         for namespace in &namespaces {
-            found.extend(self.list_labelled(parent, resource, Some(namespace)).await.map_err(words)?);
+            found.extend(self.list_labelled(site, parent, resource, Some(namespace)).await.map_err(words)?);
         }
         let places = namespaces.into_iter().collect::<Vec<_>>().join(", ");
         notes.push(format!("{kind} was looked for in {places} only, because listing it everywhere is forbidden"));
@@ -183,11 +194,12 @@ impl Inner {
 
     async fn list_labelled(
         &self,
+        site: &Site,
         parent: &ParentRef,
         resource: &ResourceKind,
         namespace: Option<&str>,
     ) -> Result<Vec<ObjectMeta>, Refusal> {
         let selector = format!("{}={}", self.manager.parent_label(), parent.uid);
-        list_metadata(&self.client, resource, namespace, Some(&selector)).await
+        list_metadata(&site.client, resource, namespace, Some(&selector)).await
     }
 }

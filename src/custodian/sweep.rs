@@ -97,8 +97,8 @@ where
         let prefix = self.inner.manager.hold_prefix();
         let mut holds: BTreeMap<ObjectId, Vec<String>> = BTreeMap::new();
         for id in ids {
-            let Some(resource) = self.inner.served(&id.group_kind()).await else { continue };
-            match find_metadata(&self.inner.client, &resource, &id).await {
+            let Some(resource) = self.inner.home.served(&id.group_kind()).await else { continue };
+            match find_metadata(&self.inner.home.client, &resource, &id).await {
                 Ok(Some(meta)) => {
                     let ours: Vec<_> =
                         meta.finalizers.into_iter().flatten().filter(|f| f.starts_with(&prefix)).collect();
@@ -132,7 +132,7 @@ where
         // Only for the spelling of requests, in which the scope does not show.
         let resource =
             ResourceKind::new(&K::group(&()), &K::version(&()), &K::kind(&()), &K::plural(&()), Scope::Namespaced);
-        let client = &self.inner.client;
+        let client = &self.inner.home.client;
         let listed = match (list_metadata(client, &resource, None, None).await, namespace) {
             (Err(refusal), Some(_)) if *refusal.answer() == Answer::Forbidden => {
                 list_metadata(client, &resource, namespace, None).await
