@@ -4,7 +4,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube_client::{
     Api, Client,
-    api::{DynamicObject, ListParams, Patch, PatchParams},
+    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions},
     core::PartialObjectMeta,
 };
 use kube_core::{ApiResource, DynamicResourceScope, Resource};
@@ -89,6 +89,19 @@ pub(crate) async fn patch_metadata(
     let api = metadata_api(client, kind, id.namespace());
     let patched = api.patch_metadata(id.name(), params, patch).await;
     patched.map(|object| object.metadata).map_err(|e| Refusal::about(id, &e))
+}
+
+/// Deletes an object in exactly the state that was read, with propagation Background.
+pub(crate) async fn delete(
+    client: &Client,
+    kind: &ResourceKind,
+    id: &ObjectId,
+    seen: &ObjectMeta,
+) -> Result<(), Refusal> {
+    let (uid, resource_version) = (seen.uid.clone(), seen.resource_version.clone());
+    let params = DeleteParams::background().preconditions(Preconditions { uid, resource_version });
+    let deleted = metadata_api(client, kind, id.namespace()).delete(id.name(), &params).await;
+    deleted.map(drop).map_err(|e| Refusal::about(id, &e))
 }
 
 /// Parameters of a patch by `field_manager`.

@@ -141,6 +141,23 @@ impl Manager {
         &self.0
     }
 
+    /// Whether the crate itself writes `key`, as a label, annotation or finalizer. The operator's author may use others under
+    /// the domain, whose meaning only the author knows.
+    pub(crate) fn writes_key(&self, key: &str) -> bool {
+        let written = [
+            self.parent_label(),
+            self.back_pointer_annotation(),
+            self.retain_annotation(),
+            self.finalizer(),
+            self.applied_finalizer(),
+            self.group_kinds_annotation(),
+            self.inventory_finalizer(),
+            self.inventory_annotation(),
+            self.proxy_finalizer(),
+        ];
+        written.iter().any(|k| k == key) || key.starts_with(&self.hold_prefix())
+    }
+
     /// Whether `key` (a label, annotation or finalizer) belongs to this manager.
     #[must_use]
     pub fn owns_key(&self, key: &str) -> bool {
@@ -173,5 +190,8 @@ mod tests {
         let manager = Manager::new("gittrack.example.com").unwrap();
         assert_eq!(manager.finalizer(), "gittrack.example.com/custody");
         assert!(manager.owns_key(&manager.parent_label()) && !manager.owns_key("other.example.com/parent-uid"));
+        assert!(manager.writes_key(&manager.retain_annotation()) && manager.writes_key(&manager.inventory_label()));
+        assert!(manager.writes_key(&manager.hold_finalizer(&crate::object::Uid::new("u").unwrap())));
+        assert!(manager.owns_key("gittrack.example.com/own") && !manager.writes_key("gittrack.example.com/own"));
     }
 }

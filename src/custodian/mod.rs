@@ -39,6 +39,7 @@ mod outcome;
 mod proxies;
 mod reconcile;
 mod rediscover;
+mod relink;
 mod site;
 mod sweep;
 mod unite;
@@ -58,6 +59,7 @@ pub use self::{
     hub::Wakeup,
     intent::Error as IntentError,
     outcome::{Hold, Outcome, Phase, Problem, Unapplied},
+    relink::{Foreign, Relinked},
     sweep::{LeftRecord, Sweep},
 };
 use self::{intent::Rulebook, site::Site};

@@ -85,27 +85,6 @@ where
         self.inner.store.load(&reference).await.map_err(Into::into)
     }
 
-    /// Tells the record of a parent that was restored from a backup that the parent is the one it was written for.
-    ///
-    /// Children that were restored along carry the old UID in their marks and stay foreign until they are adopted; what is
-    /// on record is checked object by object at the next reconcile.
-    ///
-    /// # Errors
-    /// [`Error`] if the record could not be read or written.
-    pub async fn relink(&self, parent: &K) -> Result<(), Error> {
-        let reference = ParentRef::of(parent).map_err(|source| Error::Parent { source })?;
-        if let Loaded::Restored { snapshot, .. } = self.inner.store.load(&reference).await? {
-            let mut inventory = snapshot.inventory;
-            inventory.parent = reference;
-            for entry in inventory.entries_mut() {
-                entry.uid = None;
-                entry.state = EntryState::Intended;
-            }
-            self.inner.store.save(&inventory, SaveOptions::replace(snapshot.version)).await?;
-        }
-        Ok(())
-    }
-
     /// Gives one object up: it is neither deleted nor waited for any more. For objects that a report names as unproven,
     /// disowned or recreated.
     ///

@@ -36,11 +36,19 @@ impl Lookup {
     }
 }
 
+/// One resource of a version.
+#[derive(Debug)]
+pub(super) struct Served {
+    pub(super) resource: ResourceKind,
+    /// Whether its objects can be listed.
+    pub(super) lists: bool,
+}
+
 /// One version of a group.
 #[derive(Debug)]
 pub(super) enum Listing {
     /// The resources of the version, subresources left out, deletable ones first.
-    Resources(Vec<ResourceKind>),
+    Resources(Vec<Served>),
     /// The version is served by something that does not answer.
     Unavailable(String),
 }
@@ -54,10 +62,22 @@ pub(super) struct Group {
 impl Group {
     /// The kind as every version spells it that serves it.
     fn of_kind<'a>(&'a self, kind: &'a GroupKind) -> impl Iterator<Item = &'a ResourceKind> + 'a {
-        self.listed().filter_map(|resources| resources.iter().find(|r| r.kind == kind.kind))
+        let of_kind = |served: &'a Served| (served.resource.kind == kind.kind).then_some(&served.resource);
+        self.listed().filter_map(move |resources| resources.iter().find_map(of_kind))
     }
 
-    fn listed(&self) -> impl Iterator<Item = &Vec<ResourceKind>> + '_ {
+    /// Every kind whose objects can be listed, as the first version spells it that serves it so.
+    pub(super) fn listable(&self) -> Vec<ResourceKind> {
+        let mut kinds: Vec<ResourceKind> = Vec::new();
+        for served in self.listed().flatten().filter(|served| served.lists) {
+            if kinds.iter().all(|known| known.plural != served.resource.plural) {
+                kinds.push(served.resource.clone());
+            }
+        }
+        kinds
+    }
+
+    fn listed(&self) -> impl Iterator<Item = &Vec<Served>> + '_ {
         self.versions.iter().filter_map(|listing| match listing {
             Listing::Resources(resources) => Some(resources),
             Listing::Unavailable(_) => None,
@@ -74,7 +94,7 @@ impl Group {
 
     /// Whether any readable version has a resource of this name.
     pub(super) fn serves_plural(&self, plural: &str) -> bool {
-        self.listed().flatten().any(|r| r.plural == plural)
+        self.listed().flatten().any(|served| served.resource.plural == plural)
     }
 
     pub(super) fn resolve(&self, kind: &GroupKind) -> Resolution {
@@ -109,12 +129,12 @@ pub(super) fn ordered<'a>(all: impl Iterator<Item = &'a str>, preferred: Option<
 }
 
 /// The resources of one version.
-pub(super) fn resources(group: &str, version: &str, list: &APIResourceList) -> Result<Vec<ResourceKind>, String> {
+pub(super) fn resources(group: &str, version: &str, list: &APIResourceList) -> Result<Vec<Served>, String> {
     let expected = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
     if list.group_version != expected {
         return Err(format!("asked for {expected}, got a document about {:?}", list.group_version));
     }
-    let mut found: Vec<(bool, ResourceKind)> = list
+    let mut found: Vec<(bool, Served)> = list
         .resources
         .iter()
         .filter(|r| !r.name.is_empty() && !r.name.contains('/'))
@@ -122,12 +142,13 @@ pub(super) fn resources(group: &str, version: &str, list: &APIResourceList) -> R
         .filter(|r| GroupKind::new(group, r.kind.as_str()).is_ok())
         .map(|r| {
             let scope = if r.namespaced { Scope::Namespaced } else { Scope::Cluster };
-            let deletable = r.verbs.iter().any(|v| v == "delete");
-            (deletable, ResourceKind::new(group, version, &r.kind, &r.name, scope))
+            let can = |verb: &str| r.verbs.iter().any(|v| v == verb);
+            let resource = ResourceKind::new(group, version, &r.kind, &r.name, scope);
+            (can("delete"), Served { resource, lists: can("list") })
         })
         .collect();
     found.sort_by_key(|(deletable, _)| !deletable);
-    Ok(found.into_iter().map(|(_, resource)| resource).collect())
+    Ok(found.into_iter().map(|(_, served)| served).collect())
 }
 
 #[cfg(test)]
@@ -170,7 +191,7 @@ mod tests {
                 {"name": "hubs", "singularName": "", "namespaced": false, "kind": "Hub", "verbs": ["get"]}]}))
         .unwrap();
         let found = resources("x.example.com", "v1", &list).unwrap();
-        let names: Vec<_> = found.iter().map(|r| (r.plural.as_str(), r.scope)).collect();
+        let names: Vec<_> = found.iter().map(|s| (s.resource.plural.as_str(), s.resource.scope)).collect();
         assert_eq!(
             names,
             [("widgets", Scope::Namespaced), ("widgetreviews", Scope::Namespaced), ("hubs", Scope::Cluster)]
@@ -178,17 +199,28 @@ mod tests {
         assert!(resources("x.example.com", "v2", &list).is_err(), "a document about another version");
     }
 
+    fn serves(version: &str) -> Vec<Served> {
+        vec![Served { resource: widget(version), lists: version == "v1" }]
+    }
+
+    #[test]
+    fn a_kind_is_listed_in_the_first_version_that_can() {
+        let versions = ["v2", "v1", "v1"].map(|v| Listing::Resources(serves(v))).into();
+        assert_eq!(Group { versions }.listable(), [widget("v1")]);
+        assert_eq!(Group { versions: vec![Listing::Resources(serves("v2"))] }.listable(), []);
+    }
+
     #[test]
     fn a_broken_version_condemns_only_what_may_be_in_it() {
         let broken = || Listing::Unavailable("503 ServiceUnavailable".into());
-        let group = Group { versions: vec![broken(), Listing::Resources(vec![widget("v1")])] };
+        let group = Group { versions: vec![broken(), Listing::Resources(serves("v1"))] };
         assert_eq!(group.resolve(&kind("Widget")), Resolution::Served(widget("v1")));
         assert!(matches!(group.resolve(&kind("Gadget")), Resolution::Unavailable { .. }));
         let versions = Lookup::Found(group).served_versions(&kind("Widget"));
         assert_eq!(versions.known, [widget("v1")]);
         assert!(versions.unavailable.is_some());
 
-        let whole = Group { versions: vec![Listing::Resources(vec![widget("v2")]), Listing::Resources(Vec::new())] };
+        let whole = Group { versions: vec![Listing::Resources(serves("v2")), Listing::Resources(Vec::new())] };
         assert_eq!(whole.resolve(&kind("Gadget")), Resolution::NotServed);
         assert!(whole.serves_plural("widgets") && !whole.serves_plural("gadgets"));
     }

@@ -7,6 +7,7 @@
 //! groups of custom resources, and a version that was switched off hides objects that still exist. The one look-up
 //! that does prove a whole kind gone is [`Resolver::crd_of`] (or [`crd_of_kind`](Resolver::crd_of_kind)).
 
+mod everything;
 mod group;
 
 use std::{
@@ -26,6 +27,7 @@ use k8s_openapi::{
 use kube_client::{Api, Client, api::ListParams};
 use serde::de::DeserializeOwned;
 
+pub use self::everything::Everything;
 use self::group::{Group, Listing, Lookup};
 use crate::{
     answer::{Answer, Refusal},

@@ -32,8 +32,9 @@
 //! ## The parent was restored from a backup
 //!
 //! Its UID is another one than the record's: [`Hold::Restored`](crate::custodian::Hold). Nothing is created, pruned or deleted
-//! until `Custodian::relink` says that it is the same parent. Children that were restored along carry the old UID in their
-//! marks and are foreign until they are adopted.
+//! until [`Custodian::relink`](crate::custodian::Custodian::relink) says that it is the same parent. What is on record and carries
+//! a back-pointer to the recorded incarnation is then marked for the new one, whichever incarnation of the object it is; all
+//! else is left alone and named. Proxies are replaced by the next reconcile.
 //!
 //! ## Another cluster answers
 //!

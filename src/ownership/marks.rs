@@ -81,7 +81,7 @@ pub fn detach_patch(
 ) -> Result<Patch, Error> {
     let is_ours = |uid: &str| uid == parent.uid.as_str() || owners.iter().any(|owner| owner.as_str() == uid);
     let hold = manager.hold_finalizer(&parent.uid);
-    let mut removal = Removal::default().references(live, is_ours).finalizers(live, &hold);
+    let mut removal = Removal::default().references(live, is_ours).finalizers(live, |name| name == hold);
 
     let label = manager.parent_label();
     if let Some(value) = live.labels.as_ref().and_then(|all| all.get(&label))
@@ -97,6 +97,33 @@ pub fn detach_patch(
         let retain = manager.retain_annotation();
         if let Some(why) = live.annotations.as_ref().and_then(|all| all.get(&retain)) {
             removal.value("annotations", &retain, why);
+        }
+    }
+    removal.guarded(object, live)
+}
+
+/// The JSON patch that takes every key that the crate writes under `manager`'s domain off an object, whatever parent it
+/// names, and the references to `owners`. For the end of a manager.
+///
+/// Of the finalizers only those go that `finalizers` picks. What others wrote stays, and so do keys under the domain that
+/// the operator's author added. The patch is guarded as [`strip_patch`] is.
+///
+/// # Errors
+/// [`Error::NotLive`] if `live` has no UID.
+pub fn clear_patch(
+    manager: &Manager,
+    owners: &BTreeSet<Uid>,
+    finalizers: impl Fn(&str) -> bool,
+    object: &ObjectId,
+    live: &ObjectMeta,
+) -> Result<Patch, Error> {
+    let goes = |name: &str| manager.writes_key(name) && finalizers(name);
+    let mut removal = Removal::default()
+        .references(live, |uid| owners.iter().any(|owner| owner.as_str() == uid))
+        .finalizers(live, goes);
+    for (map, entries) in [("labels", &live.labels), ("annotations", &live.annotations)] {
+        for (key, value) in entries.iter().flatten().filter(|(key, _)| manager.writes_key(key)) {
+            removal.value(map, key, value);
         }
     }
     removal.guarded(object, live)
@@ -131,11 +158,11 @@ impl Removal {
         self
     }
 
-    fn finalizers(mut self, live: &ObjectMeta, name: &str) -> Self {
+    fn finalizers(mut self, live: &ObjectMeta, ours: impl Fn(&str) -> bool) -> Self {
         for (index, finalizer) in live.finalizers.as_deref().unwrap_or_default().iter().enumerate().rev() {
-            if finalizer == name {
+            if ours(finalizer) {
                 let path = PointerBuf::from_tokens(["metadata", "finalizers", &index.to_string()]);
-                self.item(path.clone(), path, name);
+                self.item(path.clone(), path, finalizer);
             }
         }
         self
@@ -207,6 +234,40 @@ mod tests {
             assert_eq!(refused, Err(Error::UidNotALabel { parent }));
             assert_eq!(meta, ObjectMeta::default());
         }
+    }
+
+    #[test]
+    fn c51_every_key_of_the_manager_goes_and_nothing_else() {
+        let object = id("ConfigMap b/x");
+        let (manager, other) = (manager(), Manager::new("other.example.com").unwrap());
+        let foreign = ObjectMeta {
+            uid: Some("u".into()),
+            labels: Some(BTreeMap::from([("app".into(), "x".into()), (other.parent_label(), "p-1".into())])),
+            annotations: Some(BTreeMap::from([(format!("{manager}/authors-own"), "1".into())])),
+            finalizers: Some(vec!["elsewhere.example.com/held".into(), format!("{manager}/authors-own")]),
+            owner_references: Some(references(&["theirs"])),
+            ..ObjectMeta::default()
+        };
+        let mut live = foreign.clone();
+        mark(&manager, &ParentRef { uid: uid("p-2"), ..parent() }, &id("ConfigMap b/copied-from"), &mut live).unwrap();
+        for key in [manager.retain_annotation(), manager.group_kinds_annotation(), manager.inventory_annotation()] {
+            live.annotations.as_mut().unwrap().insert(key, "1".into());
+        }
+        live.labels.as_mut().unwrap().insert(manager.inventory_label(), "1".into());
+        let held = manager.hold_finalizer(&uid("p-3"));
+        live.finalizers.as_mut().unwrap().extend([held.clone(), manager.applied_finalizer()]);
+        live.owner_references.as_mut().unwrap().extend(references(&["proxy"]));
+        let owners = BTreeSet::from([uid("proxy")]);
+
+        let patch = clear_patch(&manager, &owners, |_| true, &object, &live).unwrap();
+        assert_eq!(apply(&live, &patch).unwrap(), foreign);
+        assert!(clear_patch(&manager, &owners, |_| true, &object, &foreign).unwrap().0.is_empty());
+        let patch = clear_patch(&manager, &owners, |f| f == held, &object, &live).unwrap();
+        assert_eq!(
+            apply(&live, &patch).unwrap().finalizers.unwrap().last(),
+            Some(&manager.applied_finalizer()),
+            "only the finalizers that were picked"
+        );
     }
 
     #[test]

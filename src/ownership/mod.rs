@@ -27,7 +27,7 @@ pub use self::{
     claim::{Claim, judge, judge_marks},
     error::{Error, KeyPlace},
     legality::{Illegal, check_reference},
-    marks::{check_unmarked, detach_patch, mark, strip_patch},
+    marks::{check_unmarked, clear_patch, detach_patch, mark, strip_patch},
     policy::{Ignored, IgnoredReason, OwnershipPolicy},
     reference::{LiveOwner, ReferenceChange, ReferenceOptions, refers_to, set_owner, strip_owner},
 };

@@ -580,24 +580,11 @@ async fn c05_a_parent_that_was_made_again_is_held_until_it_is_linked() {
         })
         .await;
     }
-    hop.custodian.relink(&hop.track).await.unwrap();
-    // What carries the marks of the old incarnation is nobody's until somebody decides: named, not deleted.
-    let outcome = fixtures::eventually("everything is named", async || {
-        let outcome = hop.pass().await;
-        let named = hop.set.iter().all(|o| blocker(&outcome, &o.name_any()).is_some());
-        named.then_some(outcome)
-    })
-    .await;
-    assert_eq!(outcome.phase, Phase::Deleting);
-    for entry in hop.inventory().await.entries() {
-        hop.custodian.abandon(&hop.track, &entry.id).await.unwrap();
-    }
+    let relinked = hop.custodian.relink(&hop.track).await.unwrap();
+    assert!(relinked.is_complete() && relinked.foreign.is_empty(), "{relinked:#?}");
     hop.reconcile_to_the_end().await;
-    assert!(exists(&hop.admin, &hop.set[1]).await);
+    hop.assert_all_gone().await;
     assert!(hop.records().await.is_empty());
-    for object in hop.set.iter().rev() {
-        remove(&hop.admin, object).await;
-    }
 }
 
 #[tokio::test]

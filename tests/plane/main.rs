@@ -20,6 +20,7 @@ mod laws;
 mod proxies;
 mod prune;
 mod references;
+mod relink;
 mod skeleton;
 mod slices;
 mod two;
