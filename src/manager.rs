@@ -6,7 +6,9 @@
 
 use std::fmt;
 
-use crate::object::is_dns_subdomain;
+use sha2::{Digest, Sha256};
+
+use crate::object::{GroupKind, ObjectId, Uid, is_dns_subdomain};
 
 /// Why a manager domain was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -121,21 +123,27 @@ impl Manager {
         self.key("proxy")
     }
 
-    /// Hold finalizer that one parent (named by a short hash of its UID) puts on objects its cleanup needs.
+    /// Hold finalizer that one incarnation of a parent puts on objects its cleanup needs: short hashes of the parent's kind,
+    /// and of its identity and UID.
+    ///
+    /// The identity is in it because a record, which may be forged, is found by identity: so it can speak of holds of the
+    /// parent in whose name it is stored, and of no other's.
     #[must_use]
-    pub fn hold_finalizer(&self, parent: &crate::object::Uid) -> String {
-        use sha2::{Digest, Sha256};
-        let digest = Sha256::digest(parent.as_str().as_bytes());
-        let short: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        format!("{}{short}", self.hold_prefix())
+    pub fn hold_finalizer(&self, parent: &ObjectId, uid: &Uid) -> String {
+        let hash = short(&[parent.stable_id().as_bytes(), uid.as_str().as_bytes()], 10);
+        format!("{}{hash}", self.hold_prefix(&parent.group_kind()))
     }
 
-    /// What all hold finalizers start with.
-    pub(crate) fn hold_prefix(&self) -> String {
-        self.key("hold-")
+    /// What the hold finalizers of all parents of one kind start with.
+    pub(crate) fn hold_prefix(&self, kind: &GroupKind) -> String {
+        self.key(&format!("hold-{}-", short(&[kind.to_string().as_bytes()], 4)))
     }
 
-    /// Field manager of every write.
+    /// Field manager of what is created and applied.
+    ///
+    /// Use another one for writes of the operator's own: what was written to a child by an update under this one is taken
+    /// for a part of what was applied, and goes where the manifest does not name it. Finalizers, which a child that is
+    /// itself a parent carries, are written under their own names.
     #[must_use]
     pub fn field_manager(&self) -> &str {
         &self.0
@@ -155,7 +163,7 @@ impl Manager {
             self.inventory_annotation(),
             self.proxy_finalizer(),
         ];
-        written.iter().any(|k| k == key) || key.starts_with(&self.hold_prefix())
+        written.iter().any(|k| k == key) || key.starts_with(&self.key("hold-"))
     }
 
     /// Whether `key` (a label, annotation or finalizer) belongs to this manager.
@@ -163,6 +171,12 @@ impl Manager {
     pub fn owns_key(&self, key: &str) -> bool {
         key.split_once('/').is_some_and(|(prefix, _)| prefix == self.0)
     }
+}
+
+/// The first bytes of a hash over `parts`, as hexadecimal digits.
+fn short(parts: &[&[u8]], bytes: usize) -> String {
+    let digest = parts.iter().fold(Sha256::new(), |hash, part| hash.chain_update(part)).finalize();
+    digest.iter().take(bytes).map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl fmt::Display for Manager {
@@ -191,7 +205,26 @@ mod tests {
         assert_eq!(manager.finalizer(), "gittrack.example.com/custody");
         assert!(manager.owns_key(&manager.parent_label()) && !manager.owns_key("other.example.com/parent-uid"));
         assert!(manager.writes_key(&manager.retain_annotation()) && manager.writes_key(&manager.inventory_label()));
-        assert!(manager.writes_key(&manager.hold_finalizer(&crate::object::Uid::new("u").unwrap())));
+        assert!(
+            manager.writes_key(&manager.hold_finalizer(&"GitTrack.x.io a/b".parse().unwrap(), &Uid::new("u").unwrap()))
+        );
         assert!(manager.owns_key("gittrack.example.com/own") && !manager.writes_key("gittrack.example.com/own"));
+    }
+
+    #[test]
+    fn holds_differ_by_kind_identity_and_incarnation_and_are_valid_finalizers() {
+        let manager = Manager::new(format!("{}.example.com", "x".repeat(63))).unwrap();
+        let id = |text: &str| text.parse::<ObjectId>().unwrap();
+        let uid = |text: &str| Uid::new(text).unwrap();
+        let all = [
+            manager.hold_finalizer(&id("GitTrack.faros.pusher.com a/x"), &uid("1")),
+            manager.hold_finalizer(&id("GitTrack.faros.pusher.com a/x"), &uid("2")),
+            manager.hold_finalizer(&id("GitTrack.faros.pusher.com b/x"), &uid("1")),
+            manager.hold_finalizer(&id("ClusterGitTrack.faros.pusher.com x"), &uid("1")),
+        ];
+        assert_eq!(all.iter().collect::<std::collections::BTreeSet<_>>().len(), 4, "{all:?}");
+        assert!(all.iter().all(|name| crate::finalizer::FinalizerName::new(name).is_ok()), "{all:?}");
+        let tracks = manager.hold_prefix(&GroupKind::new("faros.pusher.com", "GitTrack").unwrap());
+        assert_eq!(all.map(|name| name.starts_with(&tracks)), [true, true, true, false]);
     }
 }

@@ -27,6 +27,7 @@ use crate::{
     },
     lock::lock,
     object::{LiveRef, ObjectId, ParentRef, Uid},
+    ownership::OwnershipPolicy,
     teardown::{
         Agenda, Authority, Block, Case, Course, Executor, Happened, Live, Progress, Reason, Report, Settled, Subject,
         Wakes, policy,
@@ -95,11 +96,14 @@ impl Removal {
             let live = seen.get(&entry.id).cloned();
             cases.insert(node, Case::new(subject, Arc::clone(&authority), live));
         }
-        let proxies = inventory.entries().filter(|e| e.role == Role::Proxy).filter_map(|e| e.uid.clone()).collect();
         let mut course = Course::new(graph, cases);
         let policy = (inner.policy)(parent);
-        for entry in inventory.entries().filter(|e| chosen(&e.id) && e.role == Role::Child) {
-            if let (Some(node), Err(refused)) = (course.graph().node(&entry.id), policy.decide(parent, &entry.id)) {
+        // What is given up or left in the cluster is not managed by that.
+        let children = inventory.entries().filter(|e| chosen(&e.id) && e.role == Role::Child && !e.is_let_go());
+        for entry in children {
+            if let (Some(node), Err(refused)) = (course.graph().node(&entry.id), policy.decide(parent, &entry.id))
+                && course.case(node).is_some_and(|case| !case.is_kept())
+            {
                 course.hold(node, Block::said(Reason::NotManaged, refused.reason.to_string()));
             }
         }
@@ -107,7 +111,6 @@ impl Removal {
             client: site.client.clone(),
             resolver: site.resolver.clone(),
             authority,
-            proxies,
             concurrency: inner.concurrency,
         };
         let wakes = Wakes::Shared { changes, kinds: watched, parent: parent.uid.clone() };
@@ -172,11 +175,17 @@ impl Removal {
     }
 
     /// Objects that the watches show with the parent's marks, and that nothing speaks of: another incarnation of an object
-    /// that was proven gone, or one whose entry somebody took out of the record.
-    fn strays(&self, parent: &ParentRef, seen: BTreeMap<ObjectId, Live>) -> Vec<(ObjectId, Uid, u32)> {
+    /// that was proven gone, or one whose entry somebody took out of the record. What the parent may not manage is not
+    /// one of them: somebody there may have put the marks on something of his own, to hold the parent.
+    fn strays(
+        &self,
+        parent: &ParentRef,
+        policy: &OwnershipPolicy,
+        seen: BTreeMap<ObjectId, Live>,
+    ) -> Vec<(ObjectId, Uid, u32)> {
         let graph = self.course.graph();
         let strays = seen.into_iter().filter_map(|(id, live)| {
-            if !live.claim(parent, &id).is_ours() {
+            if !live.claim(parent, &id).is_ours() || policy.decide(parent, &id).is_err() {
                 return None;
             }
             let Some(node) = graph.node(&id) else { return Some((id, live.uid, 0)) };
@@ -379,8 +388,8 @@ impl Inner {
         outcome.damage = damage;
         if removal.is_over() && completed {
             if let Some(version) = &version {
-                let strays =
-                    removal.strays(parent, if self.watch { site.hub.live(&parent.uid) } else { BTreeMap::new() });
+                let seen = if self.watch { site.hub.live(&parent.uid) } else { BTreeMap::new() };
+                let strays = removal.strays(parent, &(self.policy)(parent), seen);
                 removal.record(&mut inventory, &site.fingerprints);
                 let open = self.put_on_record(site, &mut inventory, strays).await;
                 if open > 0 {

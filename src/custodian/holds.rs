@@ -21,8 +21,7 @@ impl Inner {
     }
 
     fn hold_finalizer(&self, parent: &ParentRef) -> Option<Finalizer> {
-        let finalizer = Finalizer::new(self.manager.hold_finalizer(&parent.uid)).ok()?;
-        Some(finalizer.field_manager(self.manager.field_manager()))
+        Finalizer::new(self.manager.hold_finalizer(&parent.id, &parent.uid)).ok()
     }
 
     async fn find(&self, id: &ObjectId) -> Result<Option<(ResourceKind, LiveRef)>, String> {
@@ -33,11 +32,14 @@ impl Inner {
         Ok(found.and_then(|meta| Uid::of(&meta)).map(|uid| (resource, LiveRef::new(id.clone(), uid))))
     }
 
-    /// Holds what is on record as held. Returns what could not be held, in words.
-    pub(super) async fn hold_all(&self, parent: &ParentRef, inventory: &Inventory) -> Vec<String> {
+    /// Holds what the author names. Returns what could not be held, in words.
+    ///
+    /// Not what is on record as held: that is for letting go, and whoever may write the record must not choose what the
+    /// operator writes to.
+    pub(super) async fn hold_all(&self, parent: &ParentRef, named: &[ObjectId]) -> Vec<String> {
         let Some(finalizer) = self.hold_finalizer(parent) else { return Vec::new() };
         let mut problems = Vec::new();
-        for id in &inventory.held {
+        for id in named {
             match self.find(id).await {
                 Ok(Some((resource, live))) => match finalizer.ensure(&self.home.client, &resource, &live, &[]).await {
                     Ok(Ensured::Held(_)) => {}
@@ -62,7 +64,7 @@ impl Inner {
     }
 
     async fn unhold_all(&self, parent: &ParentRef, inventory: &Inventory, dry_run: bool) -> Vec<String> {
-        let finalizer = self.manager.hold_finalizer(&parent.uid);
+        let finalizer = self.manager.hold_finalizer(&parent.id, &parent.uid);
         // All at once: taking the first hold off may end the very rights that the next one needs.
         let releases = inventory.held.iter().map(|id| self.unhold(id, &finalizer, dry_run));
         futures::future::join_all(releases).await.into_iter().filter_map(Result::err).collect()

@@ -18,7 +18,10 @@ use crate::{
     inventory::{Entry, Inventory, Role},
     lock::lock,
     object::{GroupKind, ObjectId, ParentRef, ResourceKind, Scope, Uid},
-    ownership::{self, proxy::Place},
+    ownership::{
+        self,
+        proxy::{Place, proxy_generation},
+    },
     teardown::Live,
 };
 
@@ -83,19 +86,10 @@ enum Tie {
 ///
 /// In a namespace that is being terminated nothing can take the place of a proxy, so it stays until everything of
 /// ours there is seen gone.
-fn tie(
-    entry: &Entry,
-    ours: bool,
-    meta: &ObjectMeta,
-    retired: &BTreeMap<&ObjectId, Option<&Uid>>,
-    closing: bool,
-) -> Tie {
+fn tie(entry: &Entry, ours: bool, meta: &ObjectMeta, retired: &BTreeSet<&ObjectId>, closing: bool) -> Tie {
     let names = |reference: &&OwnerReference| {
         let group = reference.api_version.split_once('/').map_or("", |(group, _)| group);
-        retired.iter().any(|(id, uid)| {
-            uid.is_some_and(|uid| uid.as_str() == reference.uid)
-                || (id.is(group, &reference.kind) && id.name() == reference.name)
-        })
+        retired.iter().any(|id| id.is(group, &reference.kind) && id.name() == reference.name)
     };
     let references: BTreeSet<_> =
         meta.owner_references.iter().flatten().filter(names).filter_map(|r| Uid::new(&r.uid).ok()).collect();
@@ -150,14 +144,11 @@ impl Inner {
         site: &Site,
         parent: &ParentRef,
         intent: &Intent,
-        survey: &Survey,
         applied: &Applied,
     ) -> BTreeSet<ObjectId> {
-        let uid = |id: &ObjectId| {
-            let recorded = intent.inventory.get(id).and_then(|e| e.uid.as_ref());
-            survey.lost.get(id).map(|live| &live.uid).or(recorded)
-        };
-        let retired: BTreeMap<_, _> = intent.retired.iter().map(|id| (id, uid(id))).collect();
+        // By the names that this parent's proxies have and nothing else: a record can be made to call anything a proxy.
+        let named = |id: &&ObjectId| proxy_generation(&self.manager, &parent.id, id.name()).is_some();
+        let retired: BTreeSet<_> = intent.retired.iter().filter(named).collect();
         let ends: BTreeSet<_> = intent.retired.iter().map(ObjectId::stable_id).collect();
         let tied: Vec<_> = intent
             .inventory
@@ -269,8 +260,7 @@ mod tests {
         let mut entry = Entry::intended(id("ConfigMap b/x"), &kind);
         entry.uid = Some(uid("recorded"));
         entry.state = EntryState::Recorded;
-        let (lost, lost_uid) = (id("GitTrackOwner.faros.pusher.com b/p"), uid("p-0"));
-        tie(&entry, ours, meta, &BTreeMap::from([(&lost, Some(&lost_uid))]), closing)
+        tie(&entry, ours, meta, &BTreeSet::from([&id("GitTrackOwner.faros.pusher.com b/p")]), closing)
     }
 
     #[test]

@@ -312,7 +312,7 @@ impl Inner {
         let closed = snapshot.terminating && self.is_terminating(parent).await.map_err(|e| Carried::of(parent, e))?;
         self.parent_lives(parent).await.map_err(Carried::Stop)?;
 
-        let unheld = self.hold_all(parent, &intent.inventory).await;
+        let unheld = self.hold_all(parent, &self.holds_of(parent)).await;
         let pass = Pass { inner: self, site, parent, intent: &intent, seen, closed: AtomicBool::new(closed) };
         let applied = pass.run().await;
         let mut outcome = Outcome::new(Some(parent.clone()), Phase::Progressing);
@@ -329,7 +329,7 @@ impl Inner {
 
         let mut inventory = intent.inventory.clone();
         record(&mut inventory, &applied, &intent.dropped);
-        let loose = self.loosen(site, parent, &intent, survey, &applied).await;
+        let loose = self.loosen(site, parent, &intent, &applied).await;
         intent.untie(&mut inventory, applied.live.keys().chain(&loose));
         if inventory != intent.inventory {
             version =

@@ -16,7 +16,7 @@ use crate::{
     answer::Answer,
     api::{find_metadata, list_metadata},
     inventory::{self, Inventory, Loaded, Version},
-    object::{ObjectId, ParentRef, ResourceKind, Scope, Uid},
+    object::{GroupKind, LiveRef, ObjectId, ParentRef, ResourceKind, Scope, Uid},
 };
 
 /// A record that names a parent that is gone, or may be, and was left alone.
@@ -82,7 +82,8 @@ where
                 Err(words) => sweep.left.push(LeftRecord { parent: parent.clone(), words }),
             }
         }
-        let left = records.iter().filter(|p| !sweep.finished.contains(p)).map(|p| p.uid.clone()).collect();
+        let left = records.iter().filter(|p| !sweep.finished.contains(p));
+        let left = left.map(|p| LiveRef::new(p.id.clone(), p.uid.clone())).collect();
         self.sweep_holds(namespace, held.into_iter().collect(), left, &mut sweep).await?;
         Ok(sweep)
     }
@@ -91,10 +92,10 @@ where
         &self,
         namespace: Option<&str>,
         ids: BTreeSet<ObjectId>,
-        mut known: BTreeSet<Uid>,
+        mut known: BTreeSet<LiveRef>,
         sweep: &mut Sweep,
     ) -> Result<(), Error> {
-        let prefix = self.inner.manager.hold_prefix();
+        let prefix = self.inner.manager.hold_prefix(&GroupKind::of::<K>());
         let mut holds: BTreeMap<ObjectId, Vec<String>> = BTreeMap::new();
         for id in ids {
             let Some(resource) = self.inner.home.served(&id.group_kind()).await else { continue };
@@ -114,7 +115,7 @@ where
             return Ok(());
         }
         known.extend(self.parents_alive(namespace).await?);
-        let needed: BTreeSet<_> = known.iter().map(|uid| self.inner.manager.hold_finalizer(uid)).collect();
+        let needed: BTreeSet<_> = known.iter().map(|p| self.inner.manager.hold_finalizer(&p.id, &p.uid)).collect();
         for (id, finalizers) in holds {
             for finalizer in finalizers.iter().filter(|f| !needed.contains(*f)) {
                 match self.inner.unhold(&id, finalizer, false).await {
@@ -127,8 +128,8 @@ where
         Ok(())
     }
 
-    /// UIDs of all parents of the kind: everywhere, or where that is forbidden in `namespace`.
-    async fn parents_alive(&self, namespace: Option<&str>) -> Result<Vec<Uid>, Error> {
+    /// All parents of the kind: everywhere, or where that is forbidden in `namespace`.
+    async fn parents_alive(&self, namespace: Option<&str>) -> Result<Vec<LiveRef>, Error> {
         // Only for the spelling of requests, in which the scope does not show.
         let resource =
             ResourceKind::new(&K::group(&()), &K::version(&()), &K::kind(&()), &K::plural(&()), Scope::Namespaced);
@@ -140,7 +141,10 @@ where
             (listed, _) => listed,
         };
         let listed = listed.map_err(|refusal| Error::ParentUnreadable { words: refusal.to_string() })?;
-        Ok(listed.iter().filter_map(Uid::of).collect())
+        let kind = GroupKind::of::<K>();
+        let parents =
+            listed.iter().filter_map(|p| Some(LiveRef::new(ObjectId::from_meta(&kind, p).ok()?, Uid::of(p)?)));
+        Ok(parents.collect())
     }
 }
 

@@ -269,14 +269,17 @@ impl Finalizer {
     /// Longest field manager that the API server accepts.
     const MAX_FIELD_MANAGER: usize = 128;
 
-    /// A finalizer. Its domain becomes the field manager, cut to the 128 bytes that are allowed.
+    /// A finalizer. Its name becomes the field manager; of a longer one the last 128 bytes, which are allowed.
+    ///
+    /// Not the domain alone, because an operator is likely to apply objects under that: what one field manager applies
+    /// it also takes off again where a manifest does not name it, its own finalizer on the same object included.
     ///
     /// # Errors
     /// [`InvalidName`] unless the name is qualified: `<domain>/<name>`.
     pub fn new(name: impl AsRef<str>) -> Result<Self, InvalidName> {
         let name = FinalizerName::new(name)?;
-        let domain = name.domain();
-        let field_manager = domain.get(..Self::MAX_FIELD_MANAGER).unwrap_or(domain).to_owned();
+        let text = name.as_str();
+        let field_manager = text.get(text.len().saturating_sub(Self::MAX_FIELD_MANAGER)..).unwrap_or(text).to_owned();
         Ok(Self { names: vec![name], legacy: Vec::new(), field_manager })
     }
 

@@ -80,7 +80,7 @@ pub fn detach_patch(
     live: &ObjectMeta,
 ) -> Result<Patch, Error> {
     let is_ours = |uid: &str| uid == parent.uid.as_str() || owners.iter().any(|owner| owner.as_str() == uid);
-    let hold = manager.hold_finalizer(&parent.uid);
+    let hold = manager.hold_finalizer(&parent.id, &parent.uid);
     let mut removal = Removal::default().references(live, is_ours).finalizers(live, |name| name == hold);
 
     let label = manager.parent_label();
@@ -254,7 +254,7 @@ mod tests {
             live.annotations.as_mut().unwrap().insert(key, "1".into());
         }
         live.labels.as_mut().unwrap().insert(manager.inventory_label(), "1".into());
-        let held = manager.hold_finalizer(&uid("p-3"));
+        let held = manager.hold_finalizer(&parent().id, &uid("p-3"));
         live.finalizers.as_mut().unwrap().extend([held.clone(), manager.applied_finalizer()]);
         live.owner_references.as_mut().unwrap().extend(references(&["proxy"]));
         let owners = BTreeSet::from([uid("proxy")]);
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn c06_keeping_an_object_takes_off_every_tie_to_the_parent() {
         let object = id("ConfigMap b/x");
-        let hold = manager().hold_finalizer(&parent().uid);
+        let hold = manager().hold_finalizer(&parent().id, &parent().uid);
         let mut live = ObjectMeta {
             uid: Some("u".into()),
             owner_references: Some(references(&["proxy", "foreign", "p-1", "proxy"])),

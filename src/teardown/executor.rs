@@ -29,8 +29,8 @@ use crate::{
     api::{finalizer_off, get_metadata, patch_metadata, patched_by},
     discovery::{Crd, Resolution, Resolver},
     graph::Node,
-    object::{ObjectId, Uid},
-    ownership,
+    object::ObjectId,
+    ownership::{self, proxy::proxy_references},
 };
 
 /// Most requests in flight at once, unless set: more gains nothing against one API server.
@@ -68,8 +68,6 @@ pub(crate) struct Executor {
     pub(crate) resolver: Resolver,
     /// By whose word objects are deleted.
     pub(crate) authority: Arc<Authority>,
-    /// UIDs of the parent's proxies: their references are taken off what is kept.
-    pub(crate) proxies: BTreeSet<Uid>,
     /// Most requests in flight.
     pub(crate) concurrency: usize,
 }
@@ -340,16 +338,21 @@ impl Executor {
             Some(now) => return Event::Live(now),
             None => return Event::Changed,
         }
-        self.remove(subject, ownership::detach_patch(manager, parent, &self.proxies, &subject.id, &meta)).await
+        let owners = proxy_references(manager, &parent.id, &meta);
+        self.remove(subject, ownership::detach_patch(manager, parent, &owners, &subject.id, &meta)).await
     }
 
     /// Takes references to the parent's proxies off an object, and nothing else.
     async fn unreference(&self, subject: &Subject, live: &Live) -> Event {
-        if !live.owners.iter().any(|owner| self.proxies.contains(owner)) {
+        let Authority::Marks { manager, parent } = self.authority.as_ref() else { return Event::Detached };
+        if live.owners.is_empty() {
             return Event::Detached;
         }
         match self.read(subject).await {
-            Ok(meta) => self.remove(subject, ownership::strip_patch(&subject.id, &meta, &self.proxies)).await,
+            Ok(meta) => {
+                let owners = proxy_references(manager, &parent.id, &meta);
+                self.remove(subject, ownership::strip_patch(&subject.id, &meta, &owners)).await
+            }
             Err(refusal) => Event::Refused(refusal),
         }
     }

@@ -323,9 +323,13 @@ impl Case {
         self.unrecorded
     }
 
-    /// Whether the object is to stay: by policy, or because a foreign mark on it says so.
+    /// Whether the object is to stay: by policy, or because a foreign mark on it says so. Not a proxy: that is no part of
+    /// what was wanted, and left behind with our finalizer it would keep its namespace for ever.
     #[must_use]
     pub fn is_kept(&self) -> bool {
+        if self.subject.role == Role::Proxy {
+            return false;
+        }
         let asked = |live: &Live| !self.is_other(live) && live.markers.iter().any(|m| m.verdict.keeps());
         self.subject.keep || self.subject.state == EntryState::Detaching || self.live.as_ref().is_some_and(asked)
     }

@@ -1,7 +1,6 @@
 //! Carrying a [`Plan`] out.
 
 use std::{
-    collections::BTreeSet,
     fmt,
     future::{Future, IntoFuture},
     pin::Pin,
@@ -135,7 +134,7 @@ impl Underway {
         let selector = plan.selector().map(ToOwned::to_owned);
         let watches = Watches::new(client.clone(), selector, look::selected(&looked), looked.listed);
         let authority = Arc::new(Authority::Caller);
-        let executor = Executor { client, resolver, authority, proxies: BTreeSet::new(), concurrency };
+        let executor = Executor { client, resolver, authority, concurrency };
         Self { executor, course, agenda: Agenda::default(), wakes: Wakes::Own(Box::new(watches)) }
     }
 

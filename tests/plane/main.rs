@@ -15,6 +15,7 @@ mod faros_143;
 mod finalizer;
 mod foreign_hands;
 mod hop_137;
+mod hostile;
 mod inventory_store;
 mod laws;
 mod proxies;

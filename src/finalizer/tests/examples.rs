@@ -424,6 +424,10 @@ fn plans_leave_alone_what_is_in_order() {
 fn field_managers_fit() {
     let long = format!("{}.example.com/x", vec!["a"; 100].join("."));
     assert_eq!(Finalizer::new(&long).unwrap().field_manager.len(), 128);
+    let domain = format!("{}.example.com", ["a"; 58].join("."));
+    assert_eq!(domain.len(), 127);
+    let manager = Finalizer::new(format!("{domain}/x")).unwrap().field_manager;
+    assert!(manager.ends_with("example.com/x"), "not the domain, which objects are applied under: {manager}");
     assert_eq!(ours().field_manager("ä".repeat(100)).field_manager.chars().count(), 64);
     assert_eq!(ours().field_manager("short").field_manager, "short");
 }

@@ -31,6 +31,7 @@ use k8s_openapi::{
 use kube_core::{CustomResourceExt, Resource};
 use serde::{Serialize, de::DeserializeOwned};
 
+pub(crate) use self::name::proxy_references;
 pub use self::{
     name::{proxy_generation, proxy_name},
     placement::{Difference, Place, Placement, Placer, References, is_never_owned},

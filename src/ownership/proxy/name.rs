@@ -1,6 +1,12 @@
+use std::collections::BTreeSet;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use sha2::{Digest, Sha256};
 
-use crate::{manager::Manager, object::ObjectId};
+use crate::{
+    manager::Manager,
+    object::{ObjectId, Uid},
+};
 
 const READABLE: usize = 24;
 const HASH_BYTES: usize = 12;
@@ -29,6 +35,17 @@ pub fn proxy_generation(manager: &Manager, parent: &ObjectId, name: &str) -> Opt
     }
     let generation = rest.strip_prefix('-')?.parse().ok()?;
     (proxy_name(manager, parent, generation) == name).then_some(generation)
+}
+
+/// The UIDs in the references of `live` to proxies of `parent`, past and present.
+///
+/// Told by the name alone, which nobody else's owner has. A UID on record would not do: a record lacks that of a proxy
+/// whose creation a crash followed, and it can be made to name the UID of anything by whoever may write it.
+#[must_use]
+pub(crate) fn proxy_references(manager: &Manager, parent: &ObjectId, live: &ObjectMeta) -> BTreeSet<Uid> {
+    let references = live.owner_references.iter().flatten();
+    let ours = references.filter(|reference| proxy_generation(manager, parent, &reference.name).is_some());
+    ours.filter_map(|reference| Uid::new(&reference.uid).ok()).collect()
 }
 
 fn stem(manager: &Manager, parent: &ObjectId) -> String {
