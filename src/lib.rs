@@ -93,6 +93,7 @@ pub mod custodian;
 pub mod discovery;
 pub mod finalizer;
 pub mod force;
+pub mod gate;
 pub mod graph;
 pub mod inventory;
 mod lock;

@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use crate::{
     answer::with_causes,
     custodian::{Hold, Outcome, Phase},
+    gate::Blocked,
     teardown::{Blocker, Reason},
 };
 
@@ -81,6 +82,15 @@ impl Verdict {
                 let reason = if outcome.unapplied.is_empty() { "Pruning" } else { "Applying" };
                 this(false, true, stalled, reason, with_notes(unfinished(outcome), outcome))
             }
+            Phase::Waiting { on } => {
+                let stalled = on.iter().any(|unmet| !unmet.why.is_transient());
+                let message = named(on.iter().map(|unmet| format!("waits: {unmet}")));
+                this(false, !stalled, stalled, "DependenciesNotMet", with_notes(message, outcome))
+            }
+            Phase::Blocked(blocked) => {
+                let stalled = blocked.needs_somebody();
+                this(false, true, stalled, "DependentsExist", with_notes(blocking(blocked), outcome))
+            }
             Phase::Deleting => {
                 let message = with_notes(unfinished(outcome), outcome);
                 this(false, true, is_stuck(outcome), deletion_reason(outcome), message)
@@ -147,6 +157,13 @@ fn unfinished(outcome: &Outcome) -> String {
         message = if message.is_empty() { words } else { format!("{message}; {words}") };
     }
     if message.is_empty() { "under way".into() } else { message }
+}
+
+/// Who depends on a parent that is being deleted.
+fn blocking(blocked: &Blocked) -> String {
+    let by = named(blocked.by.iter().map(|dependent| format!("waits for {dependent}")));
+    let rest = Blocked { by: Vec::new(), ..blocked.clone() }.to_string();
+    [by, rest].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
 /// A blocker with the time since when, as an absolute one.

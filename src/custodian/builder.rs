@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use super::{Adoption, Custodian, Error, HoldsOf, Inner, PolicyOf, PruneGuard, intent::Rulebook, site::Site};
 use crate::{
     finalizer::Finalizer,
+    gate::Gate,
     graph::Rules,
     inventory::{ConfigMapStore, DeletionPolicy, InventoryStore},
     manager::Manager,
@@ -42,6 +43,7 @@ pub struct Builder<K> {
     watch: bool,
     legacy: Vec<String>,
     creator: Option<String>,
+    gate: Option<Gate>,
     kind: PhantomData<fn() -> K>,
 }
 
@@ -76,6 +78,7 @@ where
             watch: true,
             legacy: Vec::new(),
             creator: None,
+            gate: None,
             kind: PhantomData,
         }
     }
@@ -219,6 +222,16 @@ where
         self
     }
 
+    /// Makes parents wait for each other: see [`gate`](crate::gate). The gate knows kind `K`, and all custodians whose
+    /// parents name each other share one.
+    ///
+    /// A parent creates only while everything that it depends on exists and is not being deleted, and is torn down only
+    /// after nothing depends on it: [`Phase::Waiting`](super::Phase) and [`Phase::Blocked`](super::Phase).
+    pub fn gate(mut self, gate: Gate) -> Self {
+        self.gate = Some(gate);
+        self
+    }
+
     /// The custodian.
     ///
     /// # Errors
@@ -260,6 +273,7 @@ where
                 slice: self.slice,
                 watch: self.watch,
                 creator: self.creator,
+                gate: self.gate,
             }),
             kind: PhantomData,
         })

@@ -2,7 +2,7 @@
 
 use super::{desired, intent};
 use crate::{
-    discovery, finalizer, inventory,
+    discovery, finalizer, gate, inventory,
     manager::InvalidManager,
     object::{self, ObjectId},
     ownership,
@@ -86,6 +86,9 @@ pub enum Error {
         /// The API server's words.
         words: String,
     },
+    /// The gate does not know the parent's kind.
+    #[error(transparent)]
+    Gate(gate::Error),
     /// Somebody else changed the inventory in every round of this pass.
     #[error("the inventory of {parent} is being changed by somebody else: try again")]
     Contended {
@@ -109,6 +112,12 @@ impl From<finalizer::Error> for Error {
 impl From<inventory::Error> for Error {
     fn from(error: inventory::Error) -> Self {
         Self::Inventory(error)
+    }
+}
+
+impl From<gate::Error> for Error {
+    fn from(error: gate::Error) -> Self {
+        Self::Gate(error)
     }
 }
 

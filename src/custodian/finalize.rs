@@ -21,6 +21,7 @@ use super::{
 use crate::{
     api::find_metadata,
     finalizer::Released,
+    gate::Forced,
     graph::Node,
     inventory::{
         self, Damage, Decision, DeletionPolicy, EntryState, Inventory, Loaded, Role, SaveOptions, Snapshot, Version,
@@ -274,7 +275,19 @@ impl Inner {
         if let Some(hold) = of_another_cluster(&inventory, &cluster) {
             return Ok(Outcome::held(parent.clone(), hold));
         }
-        let version = self.decide(&mut inventory, version).await?;
+        let forced = match self.released_by_gate(parent, &meta, &inventory).await {
+            Ok(forced) => forced,
+            Err(mut blocked) => {
+                blocked.notes.splice(0..0, notes);
+                blocked.damage = damage.damage;
+                return Ok(*blocked);
+            }
+        };
+        let version = self.decide(&mut inventory, version, forced).await?;
+        if let Some(gate) = self.gate.as_ref().filter(|_| version.is_some()) {
+            // From here on the record answers.
+            gate.forget(&LiveRef::new(parent.id.clone(), parent.uid.clone()));
+        }
         let mut outcome = self.slice_of(site, parent, inventory, version, damage).await?;
         outcome.notes.splice(0..0, notes);
         Ok(outcome)
@@ -347,12 +360,16 @@ impl Inner {
         &self,
         inventory: &mut Inventory,
         version: Option<Version>,
+        forced: Option<Forced>,
     ) -> Result<Option<Version>, inventory::Error> {
         if inventory.decision.is_some() {
             return Ok(version);
         }
-        inventory.decision =
-            Some(Decision::new(self.children_on_delete, "the operator's policy when the teardown began"));
+        let decision = Decision::new(self.children_on_delete, "the operator's policy when the teardown began");
+        inventory.decision = Some(match forced {
+            Some(forced) => decision.without(forced.dependents, forced.reason.as_deref()),
+            None => decision,
+        });
         match version {
             Some(version) => Ok(Some(self.store.save(inventory, SaveOptions::replace(version)).await?)),
             // Rediscovered: there is no record to write to, and none is made while the parent is being deleted.

@@ -35,7 +35,7 @@ pub struct Wakeup {
     pub parent: ObjectId,
     /// Which incarnation.
     pub uid: Uid,
-    /// The child that changed or went.
+    /// The child that changed or went; from a [`gate`](crate::gate), the other parent.
     pub child: ObjectId,
 }
 
@@ -96,7 +96,7 @@ struct State {
 
 /// Wakeups that were not taken yet: one a parent, so that a slow or forgotten stream costs no more than there are parents.
 #[derive(Default)]
-struct Pending {
+pub(crate) struct Pending {
     parents: Mutex<BTreeMap<Uid, Wakeup>>,
     more: Notify,
 }
@@ -106,12 +106,12 @@ impl Pending {
         lock(&self.parents)
     }
 
-    fn put(&self, wakeup: Wakeup) {
+    pub(crate) fn put(&self, wakeup: Wakeup) {
         self.parents().insert(wakeup.uid.clone(), wakeup);
         self.more.notify_one();
     }
 
-    async fn take(&self) -> Wakeup {
+    pub(crate) async fn take(&self) -> Wakeup {
         loop {
             if let Some((_, wakeup)) = self.parents().pop_first() {
                 return wakeup;

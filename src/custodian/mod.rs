@@ -31,6 +31,7 @@ mod desired;
 mod error;
 mod fields;
 mod finalize;
+mod gating;
 mod holds;
 mod hub;
 mod intent;
@@ -46,12 +47,13 @@ mod unite;
 
 use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
-use futures::Stream;
+use futures::{Stream, StreamExt, stream};
 use kube_client::Client;
 use kube_core::Resource;
 use kube_runtime::reflector::ObjectRef;
 use serde::de::DeserializeOwned;
 
+pub(crate) use self::hub::Pending;
 pub use self::{
     builder::Builder,
     desired::{Desired, Error as DesiredError},
@@ -65,6 +67,7 @@ pub use self::{
 use self::{intent::Rulebook, site::Site};
 use crate::{
     finalizer::Finalizer,
+    gate::Gate,
     inventory::{DeletionPolicy, InventoryStore},
     manager::Manager,
     object::{ObjectId, ParentRef},
@@ -155,6 +158,7 @@ pub(crate) struct Inner {
     slice: Duration,
     watch: bool,
     creator: Option<String>,
+    gate: Option<Gate>,
 }
 
 impl Inner {
@@ -229,12 +233,15 @@ where
         }
     }
 
-    /// Parents that should be reconciled because one of their children changed or went.
+    /// Parents that should be reconciled because one of their children changed or went, or, with a
+    /// [`gate`](Builder::gate), a parent that they wait for.
     ///
     /// Only an accelerator: without it everything works by timer. Feed it to the controller with
     /// `Controller::reconcile_on`, or with a mapper. Items name cluster-scoped parents without a namespace, so no parent is
     /// reconciled twice at once.
     pub fn wakeups(&self) -> impl Stream<Item = Wakeup> + Send + use<K> {
-        self.inner.home.hub.wakeups()
+        let of_parents = self.inner.gate.iter().map(|gate| gate.wakeups().boxed());
+        let of_children = std::iter::once(self.inner.home.hub.wakeups().boxed());
+        stream::select_all(of_children.chain(of_parents))
     }
 }

@@ -6,6 +6,7 @@ use kube_runtime::controller::Action;
 
 use super::{Error, desired};
 use crate::{
+    gate::{Blocked, Unmet},
     graph::GivenUp,
     inventory::Damage,
     object::{LiveRef, ObjectId, ParentRef, Uid},
@@ -21,6 +22,13 @@ pub enum Phase {
     Applied,
     /// Something desired is not applied yet, or something dropped is not gone yet.
     Progressing,
+    /// The parent waits for what it depends on: nothing is applied or pruned meanwhile.
+    Waiting {
+        /// What it waits for.
+        on: Vec<Unmet>,
+    },
+    /// The parent is being deleted, and waits for parents that depend on it: nothing is torn down yet.
+    Blocked(Blocked),
     /// The parent is being deleted, and children are left.
     Deleting,
     /// The parent was let go: all its children are accounted for.

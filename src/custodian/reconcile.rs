@@ -17,6 +17,7 @@ use super::{
     apply::{Applied, Pass},
     desired::Checked,
     finalize::Removal,
+    gating::Needs,
     intent::{Intent, Known},
     outcome::{Hold, Outcome, Phase, Problem},
     proxies::Survey,
@@ -61,6 +62,13 @@ where
         if parent.meta().deletion_timestamp.is_some() {
             return self.inner.finalize(&self.inner.home, &reference).await;
         }
+        let need = match self.inner.needs(parent) {
+            Ok(need) => need,
+            Err(error) => return Outcome::failed(Some(reference), error),
+        };
+        if let Some(waiting) = self.inner.unmet(&reference, &need).await {
+            return waiting;
+        }
         let desired = match desired(Arc::new(parent.clone())).await {
             Ok(desired) => desired.into(),
             Err(source) => return Outcome::failed(Some(reference), Error::Render { source: source.into() }),
@@ -69,8 +77,8 @@ where
             Ok(checked) => checked,
             Err(error) => return Outcome::failed(Some(reference), error),
         };
-        match self.inner.reconcile(&self.inner.home, &reference, checked).await {
-            Ok(outcome) => outcome,
+        match self.inner.reconcile(&self.inner.home, &reference, checked, &need).await {
+            Ok(outcome) => self.inner.with_cycle(outcome),
             Err(Stop::Deleting) => self.inner.finalize(&self.inner.home, &reference).await,
             Err(Stop::Outcome(outcome)) => *outcome,
         }
@@ -135,7 +143,13 @@ impl Stop {
 }
 
 impl Inner {
-    async fn reconcile(&self, site: &Site, parent: &ParentRef, checked: Checked) -> Result<Outcome, Stop> {
+    async fn reconcile(
+        &self,
+        site: &Site,
+        parent: &ParentRef,
+        checked: Checked,
+        need: &Needs,
+    ) -> Result<Outcome, Stop> {
         let kinds = site.kinds(&checked.objects).await.map_err(|e| Stop::failed(parent, e))?;
         let cluster = site.cluster_id().await.map_err(|e| Stop::failed(parent, e))?;
         let policy = (self.policy)(parent);
@@ -174,6 +188,11 @@ impl Inner {
             };
             let intent = self.rulebook.intend(checked.clone(), &known).map_err(|e| Stop::failed(parent, e))?;
             self.mark_applied(parent, &meta, &intent.inventory).await?;
+            if !need.marked {
+                // Read again now that the parent carries the mark: only from here on do they wait for it.
+                let waiting = self.unmet(parent, need).await;
+                waiting.map_or(Ok(()), |outcome| Err(Stop::Outcome(Box::new(outcome))))?;
+            }
             match self.carry_out(site, parent, snapshot, intent, &seen, &survey).await {
                 Err(Carried::Conflict) => {}
                 Err(Carried::Stop(stop)) => return Err(stop),

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 pub use self::configmap::ConfigMapStore;
 pub use self::memory::MemoryStore;
 pub use self::store::{Damage, Error, InventoryStore, Loaded, SaveOptions, Snapshot, Version};
-use crate::object::{GroupKind, ObjectId, ParentRef, ResourceKind, Scope, StableId, Uid};
+use crate::object::{GroupKind, LiveRef, ObjectId, ParentRef, ResourceKind, Scope, StableId, Uid};
 
 /// What is known of an entry's object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -212,13 +212,26 @@ pub struct Decision {
     pub children: DeletionPolicy,
     /// Why, in words for a person.
     pub reason: String,
+    /// Parents that depended on this one, and that were not waited for because a request said so. They may have been left
+    /// without what they need.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub without: BTreeSet<LiveRef>,
 }
 
 impl Decision {
     /// A decision with its reason.
     #[must_use]
     pub fn new(children: DeletionPolicy, reason: impl Into<String>) -> Self {
-        Self { children, reason: reason.into() }
+        Self { children, reason: reason.into(), without: BTreeSet::new() }
+    }
+
+    /// The decision not to wait for `dependents`, as was asked for because of `reason`.
+    #[must_use]
+    pub fn without(mut self, dependents: BTreeSet<LiveRef>, reason: Option<&str>) -> Self {
+        self.without = dependents;
+        self.reason.push_str("; not waiting for dependents was asked for");
+        self.reason.extend(reason.into_iter().flat_map(|reason| [": ", reason]));
+        self
     }
 }
 
