@@ -14,7 +14,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use kube_core::{Status, response::reason};
 
-use crate::object::{ObjectId, ResourceKind};
+use crate::object::{GroupKind, ObjectId, ResourceKind};
 
 /// What a request was answered with, when it was not answered with success.
 ///
@@ -264,7 +264,19 @@ impl Refusal {
     /// The refusal of a request about `id`. If `id` is a Secret, the message is dropped.
     #[must_use]
     pub fn about(id: &ObjectId, error: &kube_client::Error) -> Self {
-        Self::new(error, quotable(id))
+        Self::new(error, quotable(&id.group_kind()))
+    }
+
+    /// The refusal of a request about objects of `kind`, such as a list. For Secrets, the message is dropped.
+    #[must_use]
+    pub fn about_kind(kind: &GroupKind, error: &kube_client::Error) -> Self {
+        Self::new(error, quotable(kind))
+    }
+
+    /// No answer came in time.
+    pub(crate) fn silence() -> Self {
+        let (reason, message) = (String::new(), "none came in time".to_owned());
+        Self(Arc::new(Parts { answer: Answer::NoAnswer, code: 0, reason, message }))
     }
 
     fn new(error: &kube_client::Error, quote: bool) -> Self {
@@ -309,7 +321,7 @@ impl Refusal {
     /// Words for a person: code, reason and the server's message; for a Secret, code and reason only.
     #[must_use]
     pub fn words_for(&self, id: &ObjectId) -> String {
-        self.words(quotable(id))
+        self.words(quotable(&id.group_kind()))
     }
 
     fn words(&self, quote: bool) -> String {
@@ -341,9 +353,9 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Whether the server's messages about `id` may be shown.
-fn quotable(id: &ObjectId) -> bool {
-    !id.is("", "Secret")
+/// Whether the server's messages about objects of `kind` may be shown.
+fn quotable(kind: &GroupKind) -> bool {
+    !kind.is("", "Secret")
 }
 
 /// An error with its causes, as far as its own display leaves them out.

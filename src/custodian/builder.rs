@@ -6,7 +6,9 @@ use kube_client::Client;
 use kube_core::Resource;
 use serde::de::DeserializeOwned;
 
-use super::{Adoption, Custodian, Error, HoldsOf, Inner, PolicyOf, PruneGuard, intent::Rulebook, site::Site};
+use super::{
+    Adoption, Custodian, Error, HoldsOf, Inner, PolicyOf, PruneGuard, intent::Rulebook, site::Site, watches::Watch,
+};
 use crate::{
     finalizer::Finalizer,
     gate::Gate,
@@ -40,7 +42,7 @@ pub struct Builder<K> {
     guard: PruneGuard,
     slice: Duration,
     concurrency: usize,
-    watch: bool,
+    watch: Watch,
     legacy: Vec<String>,
     creator: Option<String>,
     gate: Option<Gate>,
@@ -75,7 +77,7 @@ where
             guard: PruneGuard::default(),
             slice: Duration::from_secs(1),
             concurrency: DEFAULT_CONCURRENCY,
-            watch: true,
+            watch: Watch::Auto,
             legacy: Vec::new(),
             creator: None,
             gate: None,
@@ -203,9 +205,9 @@ where
         self
     }
 
-    /// Sets whether children are watched. They are unless set; without rights to list and watch, set it to false to spare
-    /// the attempts.
-    pub fn watch(mut self, watch: bool) -> Self {
+    /// Sets where children are watched. [`Watch::Auto`] unless set; where rights are missing, an exact choice spares the
+    /// attempts.
+    pub fn watch(mut self, watch: Watch) -> Self {
         self.watch = watch;
         self
     }
@@ -249,7 +251,7 @@ where
         let store = self.store.unwrap_or_else(|| Arc::new(ConfigMapStore::new(self.client.clone(), manager.clone())));
         Ok(Custodian {
             inner: Arc::new(Inner {
-                home: Arc::new(Site::new(self.client, manager.clone())),
+                home: Arc::new(Site::new(self.client, manager.clone(), self.watch)),
                 rulebook: Rulebook {
                     manager: manager.clone(),
                     proxies,
@@ -271,7 +273,6 @@ where
                 prune: self.prune,
                 guard: self.guard,
                 slice: self.slice,
-                watch: self.watch,
                 creator: self.creator,
                 gate: self.gate,
             }),

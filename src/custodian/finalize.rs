@@ -72,12 +72,12 @@ impl Removal {
         let mut served = BTreeMap::new();
         for (kind, namespaces) in inventory.places(|entry| chosen(&entry.id)) {
             let Some(resource) = site.served(&kind).await else { continue };
-            if inner.watch && site.hub.ensure(&resource, &namespaces).await {
+            if site.hub.ensure(&resource, &namespaces).await {
                 watched.insert(kind.clone());
             }
             served.insert(kind, resource);
         }
-        let seen = if inner.watch { site.hub.live(&parent.uid) } else { BTreeMap::new() };
+        let seen = site.hub.live(&parent.uid);
 
         let graph = removal_graph(inventory, only);
         let keep_all = inventory.decision.as_ref().is_some_and(|d| d.children == DeletionPolicy::Keep);
@@ -114,8 +114,8 @@ impl Removal {
             authority,
             concurrency: inner.concurrency,
         };
-        let wakes = Wakes::Shared { changes, kinds: watched, parent: parent.uid.clone() };
-        Self { executor, course, agenda: Agenda::default(), wakes }
+        let wakes = Wakes::Shared { changes, kinds: watched, ended: BTreeSet::new(), parent: parent.uid.clone() };
+        Self { executor, course, agenda: Agenda::within(site.crowd.clone()), wakes }
     }
 
     /// Holds back what an unreadable part of the record may depend on: entries that recorded more dependents than can
@@ -402,11 +402,11 @@ impl Inner {
 
         let mut outcome = Outcome::new(Some(parent.clone()), Phase::Deleting);
         outcome.removal = removal.report();
+        outcome.notes.extend(site.does_without(&inventory));
         outcome.damage = damage;
         if removal.is_over() && completed {
             if let Some(version) = &version {
-                let seen = if self.watch { site.hub.live(&parent.uid) } else { BTreeMap::new() };
-                let strays = removal.strays(parent, &(self.policy)(parent), seen);
+                let strays = removal.strays(parent, &(self.policy)(parent), site.hub.live(&parent.uid));
                 removal.record(&mut inventory, &site.fingerprints);
                 let open = self.put_on_record(site, &mut inventory, strays).await;
                 if open > 0 {

@@ -7,25 +7,34 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, Weak},
+    time::Duration,
 };
 
-use futures::{Stream, StreamExt};
-use kube_client::{Client, api::DynamicObject, core::PartialObjectMeta};
-use kube_runtime::{WatchStreamExt, reflector::ObjectRef, watcher};
+use futures::{Stream, future::join_all};
+use kube_client::Client;
+use kube_runtime::reflector::ObjectRef;
 use tokio::{
     sync::{Notify, mpsc, watch},
     task::AbortHandle,
+    time::Instant,
 };
 
+use super::{
+    follow::{Follower, Told, Turns},
+    watches::{KindWatch, PlaceWatch, Watch},
+};
 use crate::{
-    answer::{self, Answer},
+    answer::Refusal,
     api::metadata_api,
     lock::lock,
     manager::Manager,
     object::{GroupKind, ObjectId, ResourceKind, Scope, Uid},
     ownership::BackPointer,
-    teardown::{Change, Live},
+    teardown::{Change, Extent, Live},
 };
+
+/// A namespace that shows nothing, and that nobody asked for so long, is not watched any more: no parent is there.
+const FORGOTTEN: Duration = Duration::from_secs(1_200);
 
 /// A parent that should be reconciled because a child changed or went.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,14 +73,14 @@ pub(super) fn object_ref<K: kube_core::Resource<DynamicType = ()>>(id: &ObjectId
 }
 
 /// How one kind is watched in one place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 enum Sync {
     /// The first list is under way.
     Starting,
-    /// Listed, and watched.
+    /// Listed, and watched: what it shows is as the API server told it last.
     Watching,
-    /// Not listed at present: forbidden, not served, or no answer. It goes on trying, and nobody waits for it meanwhile.
-    Failing,
+    /// Not watched at present, and why. It goes on trying, nobody waits for it meanwhile, and what it showed has grown old.
+    Failing(Refusal),
 }
 
 /// Where a watch looks: one namespace, or everywhere.
@@ -83,6 +92,14 @@ struct Watched {
     seen: BTreeMap<ObjectId, Live>,
     sync: watch::Sender<Sync>,
     task: AbortHandle,
+    /// When somebody last asked for it.
+    asked: Instant,
+}
+
+impl Watched {
+    fn is_watching(&self) -> bool {
+        matches!(*self.sync.borrow(), Sync::Watching)
+    }
 }
 
 #[derive(Default)]
@@ -126,12 +143,14 @@ impl Pending {
 pub(crate) struct Hub {
     client: Client,
     manager: Manager,
+    mode: Watch,
+    turns: Arc<Turns>,
     state: Arc<Mutex<State>>,
 }
 
 impl std::fmt::Debug for Hub {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Hub").field("manager", &self.manager).finish_non_exhaustive()
+        f.debug_struct("Hub").field("manager", &self.manager).field("mode", &self.mode).finish_non_exhaustive()
     }
 }
 
@@ -143,61 +162,99 @@ impl Drop for State {
 
 impl Hub {
     /// A hub without watches.
-    pub(crate) fn new(client: Client, manager: Manager) -> Self {
-        Self { client, manager, state: Arc::default() }
+    pub(crate) fn new(client: Client, manager: Manager, mode: Watch) -> Self {
+        Self { client, manager, mode, turns: Arc::new(Turns::new()), state: Arc::default() }
     }
 
-    /// Watches `kind` wherever `namespaces` says (for namespaced kinds; `None` among them means everywhere), and waits until
-    /// its first list is in. Returns whether every place is watched.
+    /// Watches `kind` wherever `namespaces` says (for namespaced kinds), and waits until that is so or is refused. Returns
+    /// whether every place is watched.
     ///
-    /// Everywhere is tried first: one watch instead of one a namespace. A watch that is refused goes on trying at growing
-    /// intervals, and nobody waits for it.
+    /// Everywhere is tried first, unless the mode says otherwise: one watch instead of one a namespace. A watch that is
+    /// refused goes on trying at growing intervals, and nobody waits for it.
     pub(crate) async fn ensure(&self, kind: &ResourceKind, namespaces: &BTreeSet<String>) -> bool {
-        if self.watched(kind, None).await {
-            return true;
-        }
-        if kind.scope == Scope::Cluster {
+        if self.mode == Watch::Off {
             return false;
         }
-        let mut all = true;
-        for namespace in namespaces {
-            all &= self.watched(kind, Some(namespace.clone())).await;
+        let confined = kind.scope == Scope::Namespaced;
+        if !(confined && self.mode == Watch::Namespaces) && self.watched(kind, None).await {
+            lock(&self.state).retire(|(other, namespace), _| *other == kind.group_kind() && namespace.is_some());
+            return true;
         }
-        all
+        if !confined || self.mode == Watch::Everywhere {
+            return false;
+        }
+        lock(&self.state).retire(|_, watched| watched.seen.is_empty() && watched.asked.elapsed() > FORGOTTEN);
+        let places = namespaces.iter().map(|namespace| self.watched(kind, Some(namespace.clone())));
+        join_all(places).await.into_iter().all(|watched| watched)
     }
 
     async fn watched(&self, kind: &ResourceKind, namespace: Option<String>) -> bool {
         let mut sync = self.start(kind, namespace);
-        let reached = sync.wait_for(|s| *s != Sync::Starting).await.map(|s| *s);
-        reached.is_ok_and(|s| s == Sync::Watching)
+        let reached = sync.wait_for(|s| !matches!(s, Sync::Starting)).await;
+        reached.is_ok_and(|s| matches!(*s, Sync::Watching))
     }
 
     fn start(&self, kind: &ResourceKind, namespace: Option<String>) -> watch::Receiver<Sync> {
         let place = (kind.group_kind(), namespace.clone());
         let mut state = lock(&self.state);
-        match state.places.get(&place) {
-            Some(watched) if watched.version == kind.version => return watched.sync.subscribe(),
+        match state.places.get_mut(&place) {
+            Some(watched) if watched.version == kind.version => {
+                watched.asked = Instant::now();
+                return watched.sync.subscribe();
+            }
             // That version was switched off; what it showed is shown again by the new watch.
             Some(watched) => watched.task.abort(),
             None => {}
         }
         let (sync, receiver) = watch::channel(Sync::Starting);
-        let api = metadata_api(&self.client, kind, namespace.as_deref());
-        let config = watcher::Config::default().labels(&self.manager.parent_label());
-        let events = watcher(api, config).default_backoff();
+        let follower = Follower {
+            api: metadata_api(&self.client, kind, namespace.as_deref()),
+            kind: kind.group_kind(),
+            manager: self.manager.clone(),
+            turns: Arc::clone(&self.turns),
+        };
         // The task holds no strong handle, so that dropping the hub ends it.
-        let task = tokio::spawn(follow(Arc::downgrade(&self.state), self.manager.clone(), place.clone(), events));
+        let (weak, told_of) = (Arc::downgrade(&self.state), place.clone());
+        let task = tokio::spawn(follower.follow(move |told| match weak.upgrade() {
+            Some(state) => {
+                lock(&state).take_in(&told_of, told);
+                true
+            }
+            None => false,
+        }));
         let seen = state.places.remove(&place).map(|watched| watched.seen).unwrap_or_default();
-        let watched = Watched { version: kind.version.clone(), seen, sync, task: task.abort_handle() };
-        state.places.insert(place, watched);
+        let (version, task, asked) = (kind.version.clone(), task.abort_handle(), Instant::now());
+        state.places.insert(place, Watched { version, seen, sync, task, asked });
         receiver
     }
 
-    /// What the watches show of the objects labelled with `parent`.
+    /// What the watches show of the objects labelled with `parent`. Nothing of a place that is not watched at present: it
+    /// would be old.
     pub(crate) fn live(&self, parent: &Uid) -> BTreeMap<ObjectId, Live> {
         let state = lock(&self.state);
         let ids = state.children.get(parent).into_iter().flatten();
         ids.filter_map(|id| Some((id.clone(), state.seen(id)?.clone()))).collect()
+    }
+
+    /// Why objects of these kinds, in these namespaces, are polled because rights are missing.
+    pub(crate) fn notes(&self, places: &BTreeMap<GroupKind, BTreeSet<String>>) -> Vec<String> {
+        let notes = self.report().into_iter().filter_map(|kind| kind.note(places.get(&kind.kind)?.iter().cloned()));
+        notes.collect()
+    }
+
+    /// How each kind is watched that somebody asked for.
+    pub(crate) fn report(&self) -> Vec<KindWatch> {
+        let state = lock(&self.state);
+        let mut kinds: BTreeMap<&GroupKind, KindWatch> = BTreeMap::new();
+        for ((kind, namespace), watched) in &state.places {
+            let here = match &*watched.sync.borrow() {
+                Sync::Starting => PlaceWatch::Starting,
+                Sync::Watching => PlaceWatch::Watched,
+                Sync::Failing(refusal) => PlaceWatch::Polled { why: refusal.clone() },
+            };
+            kinds.entry(kind).or_insert_with(|| KindWatch::new(kind.clone())).add(namespace.clone(), here);
+        }
+        kinds.into_values().collect()
     }
 
     /// Changes of objects labelled with `parent`, from now on.
@@ -222,10 +279,63 @@ impl Hub {
 
 impl State {
     fn seen(&self, id: &ObjectId) -> Option<&Live> {
-        let kind = id.group_kind();
-        let place = (kind, None);
-        let everywhere = self.places.get(&place).and_then(|w| w.seen.get(id));
-        everywhere.or_else(|| self.places.get(&(place.0, id.namespace().map(ToOwned::to_owned)))?.seen.get(id))
+        let place = |namespace| (id.group_kind(), namespace);
+        let shown = |place| self.places.get(&place).filter(|w| w.is_watching()).and_then(|w| w.seen.get(id));
+        shown(place(None)).or_else(|| shown(place(Some(id.namespace()?.to_owned()))))
+    }
+
+    /// Whether a place shows an object with the same label.
+    fn shows(&self, id: &ObjectId, live: &Live) -> bool {
+        [None, id.namespace().map(ToOwned::to_owned)].into_iter().any(|namespace| {
+            let seen = self.places.get(&(id.group_kind(), namespace)).and_then(|w| w.seen.get(id));
+            seen.is_some_and(|seen| seen.label == live.label)
+        })
+    }
+
+    /// Ends watches that nobody needs any more.
+    fn retire(&mut self, done_with: impl Fn(&Place, &Watched) -> bool) {
+        let places: Vec<_> = self.places.iter().filter(|(p, w)| done_with(p, w)).map(|(p, _)| p.clone()).collect();
+        for place in places {
+            let Some(watched) = self.places.remove(&place) else { continue };
+            watched.task.abort();
+            for (id, live) in &watched.seen {
+                self.index(id, live, false);
+            }
+        }
+    }
+
+    /// Takes in what the follower of a place tells.
+    fn take_in(&mut self, place: &Place, told: Told) {
+        match told {
+            Told::Here(id, live) => self.put(place, id, live),
+            Told::Gone(id) => self.take(place, &id),
+            Told::Listed(listed) => {
+                // What a gap in the watch swallowed shows only here.
+                let seen = self.places.get(place).into_iter().flat_map(|w| w.seen.keys());
+                let lost: Vec<_> = seen.filter(|id| !listed.contains(*id)).cloned().collect();
+                lost.iter().for_each(|id| self.take(place, id));
+            }
+            Told::Watching => {
+                let before = self.places.get(place).map(|w| w.sync.send_replace(Sync::Watching));
+                if matches!(before, Some(Sync::Failing(_))) {
+                    self.tell_all(place, Change::Resumed);
+                }
+            }
+            Told::Failed(refusal) => {
+                let before = self.places.get(place).map(|w| w.sync.send_replace(Sync::Failing(refusal)));
+                if matches!(before, Some(Sync::Watching)) {
+                    // Whoever relies on it has to ask from now on.
+                    self.tell_all(place, Change::Ended);
+                }
+            }
+        }
+    }
+
+    fn tell_all(&self, (kind, namespace): &Place, change: fn(Extent) -> Change) {
+        let extent = Extent::Selected { kind: kind.clone(), namespace: namespace.clone() };
+        for sender in self.subscribers.values().flatten() {
+            let _ = sender.send(change(extent.clone()));
+        }
     }
 
     /// Tells everybody concerned that an object changed.
@@ -250,6 +360,8 @@ impl State {
         let Some(parent) = live.label.as_ref().and_then(|uid| Uid::new(uid).ok()) else { return };
         if present {
             self.children.entry(parent).or_default().insert(id.clone());
+        } else if self.shows(id, live) {
+            // In another place, too.
         } else if let Some(ids) = self.children.get_mut(&parent) {
             ids.remove(id);
             if ids.is_empty() {
@@ -276,74 +388,4 @@ impl State {
         self.index(id, &live, false);
         self.announce(id, &live, false);
     }
-}
-
-type Meta = PartialObjectMeta<DynamicObject>;
-
-async fn follow(
-    state: Weak<Mutex<State>>,
-    manager: Manager,
-    place: Place,
-    events: impl Stream<Item = watcher::Result<watcher::Event<Meta>>>,
-) {
-    let mut events = std::pin::pin!(events);
-    let mut listed = BTreeSet::new();
-    let read = |meta: &Meta| {
-        Some((ObjectId::from_meta(&place.0, &meta.metadata).ok()?, Live::of(&meta.metadata, Some(&manager))?))
-    };
-    while let Some(event) = events.next().await {
-        let Some(state) = state.upgrade() else { return };
-        let mut state = lock(&state);
-        match event {
-            Ok(watcher::Event::Init) => listed.clear(),
-            Ok(watcher::Event::InitApply(meta)) => {
-                if let Some((id, live)) = read(&meta) {
-                    listed.insert(id.clone());
-                    state.put(&place, id, live);
-                }
-            }
-            Ok(watcher::Event::InitDone) => {
-                // What a gap in the watch swallowed shows only here.
-                let lost: Vec<_> = match state.places.get(&place) {
-                    Some(watched) => watched.seen.keys().filter(|id| !listed.contains(*id)).cloned().collect(),
-                    None => return,
-                };
-                lost.iter().for_each(|id| state.take(&place, id));
-                listed.clear();
-                if let Some(watched) = state.places.get(&place) {
-                    watched.sync.send_replace(Sync::Watching);
-                }
-            }
-            Ok(watcher::Event::Apply(meta)) => {
-                if let Some((id, live)) = read(&meta) {
-                    state.put(&place, id, live);
-                }
-            }
-            Ok(watcher::Event::Delete(meta)) => {
-                if let Some((id, _)) = read(&meta) {
-                    state.take(&place, &id);
-                }
-            }
-            Err(error) => {
-                if let Some(watched) = state.places.get(&place) {
-                    let refused = refused(&error);
-                    watched.sync.send_if_modified(|sync| {
-                        let failing = *sync == Sync::Starting || (*sync == Sync::Watching && refused);
-                        if failing {
-                            *sync = Sync::Failing;
-                        }
-                        failing
-                    });
-                }
-                tracing::debug!(kind = %place.0, namespace = ?place.1, %error, "watch failed");
-            }
-        }
-    }
-}
-
-/// Whether a watch that was going is not to be relied on any more. Any other trouble is that of one request.
-fn refused(error: &watcher::Error) -> bool {
-    use watcher::Error::{InitialListFailed, WatchFailed, WatchStartFailed};
-    let (InitialListFailed(source) | WatchStartFailed(source) | WatchFailed(source)) = error else { return false };
-    matches!(answer::classify(source), Answer::Forbidden | Answer::NotFound { .. } | Answer::NoRoute)
 }

@@ -3,20 +3,34 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Mutex,
+    time::Duration,
 };
 
 use kube_core::DynamicObject;
+use tokio::time::Instant;
 
 use super::{Error, desired, intent::Kind, site::Site};
 use crate::{
     discovery::{Crd, Resolution},
+    inventory::Inventory,
     lock::lock,
     object::{GroupKind, ObjectId, ResourceKind, Scope},
 };
 
-/// Kinds that were seen to have a CustomResourceDefinition.
+/// What is known of the CustomResourceDefinitions of kinds.
 #[derive(Debug, Default)]
-pub(super) struct Definitions(Mutex<BTreeSet<GroupKind>>);
+pub(super) struct Definitions(Mutex<BTreeMap<GroupKind, Definition>>);
+
+#[derive(Debug)]
+enum Definition {
+    /// It was seen.
+    Seen,
+    /// It may not be read; asked for again after a while, whatever the number of parents.
+    Forbidden { words: String, asked: Instant },
+}
+
+/// After how long a definition that could not be read is asked for again.
+const DEFINITION_AGAIN: Duration = Duration::from_secs(60);
 
 impl Site {
     /// How the kinds of `objects` are served.
@@ -57,15 +71,37 @@ impl Site {
     /// Whether a CustomResourceDefinition defines the kind, as far as could be seen.
     pub(super) async fn is_defined(&self, resource: &ResourceKind) -> bool {
         let kind = resource.group_kind();
-        let known = || lock(&self.definitions.0);
-        if known().contains(&kind) {
-            return true;
+        match lock(&self.definitions.0).get(&kind) {
+            Some(Definition::Seen) => return true,
+            Some(Definition::Forbidden { asked, .. }) if asked.elapsed() < DEFINITION_AGAIN => return false,
+            _ => {}
         }
-        let defined = matches!(self.resolver.crd_of(resource).await, Crd::Present(_));
-        if defined {
-            known().insert(kind);
+        let found = self.resolver.crd_of(resource).await;
+        let mut known = lock(&self.definitions.0);
+        match found {
+            Crd::Present(_) => drop(known.insert(kind, Definition::Seen)),
+            Crd::Forbidden { reason } => {
+                known.insert(kind, Definition::Forbidden { words: reason, asked: Instant::now() });
+                return false;
+            }
+            _ => drop(known.remove(&kind)),
         }
-        defined
+        known.contains_key(&resource.group_kind())
+    }
+
+    /// What the custodian does without for these objects, because rights are missing, and what that costs; in words.
+    pub(super) fn does_without(&self, inventory: &Inventory) -> Vec<String> {
+        let places = inventory.places(|_| true);
+        let mut notes = self.hub.notes(&places);
+        notes.extend(lock(&self.definitions.0).iter().filter(|(kind, _)| places.contains_key(kind)).filter_map(
+            |(kind, known)| match known {
+                Definition::Seen => None,
+                Definition::Forbidden { words, .. } => Some(format!(
+                    "should the definition of {kind} be deleted, its objects could not be proven gone: {words}"
+                )),
+            },
+        ));
+        notes
     }
 
     /// How one kind is served now, if that can be told.

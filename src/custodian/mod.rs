@@ -31,6 +31,7 @@ mod desired;
 mod error;
 mod fields;
 mod finalize;
+mod follow;
 mod gating;
 mod holds;
 mod hub;
@@ -44,6 +45,7 @@ mod relink;
 mod site;
 mod sweep;
 mod unite;
+mod watches;
 
 use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
@@ -63,6 +65,7 @@ pub use self::{
     outcome::{Hold, Outcome, Phase, Problem, Unapplied},
     relink::{Foreign, Relinked},
     sweep::{LeftRecord, Sweep},
+    watches::{KindWatch, PlaceWatch, Watch},
 };
 use self::{intent::Rulebook, site::Site};
 use crate::{
@@ -156,7 +159,6 @@ pub(crate) struct Inner {
     prune: bool,
     guard: PruneGuard,
     slice: Duration,
-    watch: bool,
     creator: Option<String>,
     gate: Option<Gate>,
 }
@@ -231,6 +233,13 @@ where
             let parent = &pointer.parent().id;
             (itself && parent.is(&K::group(&()), &K::kind(&()))).then(|| hub::object_ref(parent))
         }
+    }
+
+    /// How each kind of children is followed that a reconcile asked for: by a watch everywhere, by watches in namespaces, or
+    /// by asking, and why. Empty with [`Watch::Off`]. For a log line at times, or a metric.
+    #[must_use]
+    pub fn watches(&self) -> Vec<KindWatch> {
+        self.inner.home.hub.report()
     }
 
     /// Parents that should be reconciled because one of their children changed or went, or, with a

@@ -128,7 +128,7 @@ impl Inner {
             match site.resolver.crd_of(kind).await {
                 Crd::Present(meta) if meta.deletion_timestamp.is_none() => {}
                 Crd::Present(_) | Crd::NotFound => drop(survey.suspended.insert(scope)),
-                Crd::Unknown { reason } => survey
+                Crd::Unknown { reason } | Crd::Forbidden { reason } => survey
                     .unknown
                     .push(format!("whether proxies of kind {} can be had is unknown: {reason}", kind.group_kind())),
             }

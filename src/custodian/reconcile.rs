@@ -167,13 +167,14 @@ impl Inner {
             suspended: &none.suspended,
             holds: &holds,
         };
-        self.rulebook.intend(checked.clone(), &dry).map_err(|e| Stop::failed(parent, e))?;
+        let rehearsed = self.rulebook.intend(checked.clone(), &dry).map_err(|e| Stop::failed(parent, e))?;
+        let coming = rehearsed.inventory.places(|_| true);
 
         let mut told = Told::default();
         for _ in 0..ROUNDS {
             let meta = self.take_custody(parent).await?;
             let snapshot = self.root(site, parent, &meta, &cluster, &mut told).await?;
-            let seen = self.watch_entries(site, parent, &snapshot.inventory, kinds.keys()).await;
+            let seen = self.watch_entries(site, parent, &snapshot.inventory, &coming).await;
             let survey = self.survey(site, &snapshot.inventory, &seen).await;
             let lost_proxies = survey.lost.keys().cloned().collect();
             let known = Known {
@@ -295,14 +296,11 @@ impl Inner {
         site: &Site,
         parent: &ParentRef,
         inventory: &Inventory,
-        more: impl Iterator<Item = &GroupKind>,
+        more: &BTreeMap<GroupKind, BTreeSet<String>>,
     ) -> BTreeMap<ObjectId, Live> {
-        if !self.watch {
-            return BTreeMap::new();
-        }
         let mut places = inventory.places(|_| true);
-        for kind in more {
-            places.entry(kind.clone()).or_default();
+        for (kind, namespaces) in more {
+            places.entry(kind.clone()).or_default().extend(namespaces.iter().cloned());
         }
         for (kind, namespaces) in places {
             if let Some(resource) = site.served(&kind).await {
@@ -335,7 +333,7 @@ impl Inner {
         let pass = Pass { inner: self, site, parent, intent: &intent, seen, closed: AtomicBool::new(closed) };
         let applied = pass.run().await;
         let mut outcome = Outcome::new(Some(parent.clone()), Phase::Progressing);
-        outcome.notes.extend(unheld.into_iter().chain(survey.notes()));
+        outcome.notes.extend(unheld.into_iter().chain(survey.notes()).chain(site.does_without(&intent.inventory)));
         outcome.notes.extend(applied.recreated.iter().map(|id| format!("{id} was gone and has been created again")));
         if closed {
             let words = "the inventory is being deleted and cannot be replaced: it is kept until the children are gone";

@@ -161,7 +161,7 @@ impl Inner {
         match definition {
             Crd::NotFound => Ok(None),
             Crd::Present(_) => Err(format!("{kind} is defined, but not served at present")),
-            Crd::Unknown { reason } => {
+            Crd::Unknown { reason } | Crd::Forbidden { reason } => {
                 Err(format!("{kind} is not served, and it is not proven that nothing of it exists: {reason}"))
             }
         }

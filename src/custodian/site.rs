@@ -11,13 +11,14 @@ use std::{
 use kube_client::Client;
 use tokio::sync::OnceCell;
 
-use super::{Error, fields::Fingerprints, finalize::Session, hub::Hub, kinds::Definitions};
+use super::{Error, fields::Fingerprints, finalize::Session, hub::Hub, kinds::Definitions, watches::Watch};
 use crate::{
     discovery::{self, Resolver},
     inventory::ClusterId,
     lock::lock,
     manager::Manager,
     object::{Scope, Uid},
+    teardown::Crowd,
 };
 
 /// A client, and what was learned through it.
@@ -28,20 +29,23 @@ pub(crate) struct Site {
     pub(super) fingerprints: Fingerprints,
     pub(super) definitions: Definitions,
     pub(super) sessions: Mutex<BTreeMap<Uid, Session>>,
+    /// Objects that are waited for, of all parents.
+    pub(super) crowd: Crowd,
     /// Scopes whose proxies could not be had when last asked.
     pub(super) suspended: Mutex<BTreeSet<Scope>>,
     cluster: OnceCell<ClusterId>,
 }
 
 impl Site {
-    pub(super) fn new(client: Client, manager: Manager) -> Self {
+    pub(super) fn new(client: Client, manager: Manager, watch: Watch) -> Self {
         Self {
             resolver: Resolver::new(client.clone()),
-            hub: Hub::new(client.clone(), manager),
+            hub: Hub::new(client.clone(), manager, watch),
             client,
             fingerprints: Fingerprints::default(),
             definitions: Definitions::default(),
             sessions: Mutex::default(),
+            crowd: Crowd::default(),
             suspended: Mutex::default(),
             cluster: OnceCell::new(),
         }

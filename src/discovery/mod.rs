@@ -125,6 +125,11 @@ pub enum Crd {
     Present(Box<ObjectMeta>),
     /// It does not exist, and nothing else serves the kind: all its objects are gone.
     NotFound,
+    /// Neither is proven, because the right to read it is missing.
+    Forbidden {
+        /// Which right, in the API server's words.
+        reason: String,
+    },
     /// Neither is proven.
     Unknown {
         /// Why, in words for a person.
@@ -258,7 +263,11 @@ impl Resolver {
         let definitions =
             ResourceKind::new(CRD_GROUP, "v1", "CustomResourceDefinition", "customresourcedefinitions", Scope::Cluster);
         if !refusal.answer().names(&definitions, &name) {
-            return unknown(format!("cannot read CustomResourceDefinition {name:?}: {refusal}"));
+            let reason = format!("cannot read CustomResourceDefinition {name:?}: {refusal}");
+            return match refusal.answer() {
+                Answer::Forbidden => Crd::Forbidden { reason },
+                _ => unknown(reason),
+            };
         }
         let slot = self.slot(&kind.group);
         match &*self.ask(&slot, &kind.group, Freshness::New).await {

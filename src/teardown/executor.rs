@@ -5,7 +5,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -86,9 +89,27 @@ pub(crate) struct Agenda {
     queue: BTreeSet<(Instant, Node)>,
     attempts: BTreeMap<Node, u32>,
     since: BTreeMap<ObjectId, Time>,
+    crowd: Crowd,
+}
+
+/// How many objects are waited for by all that share it, so that their questions together stay few. A clone shares.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Crowd(Arc<AtomicUsize>);
+
+impl Drop for Agenda {
+    fn drop(&mut self) {
+        self.crowd.0.fetch_sub(self.due.len(), Ordering::Relaxed);
+    }
 }
 
 impl Agenda {
+    /// An agenda that shares its pace with others.
+    pub(crate) fn within(crowd: Crowd) -> Self {
+        let mut agenda = Self::default();
+        agenda.crowd = crowd;
+        agenda
+    }
+
     /// What became of each object so far.
     pub(crate) fn report(&self, course: &Course) -> Report {
         Report::of(course, &self.since)
@@ -118,12 +139,15 @@ impl Agenda {
     }
 
     fn schedule(&mut self, node: Node, at: Instant) {
-        self.due.insert(node, at);
+        if self.due.insert(node, at).is_none() {
+            self.crowd.0.fetch_add(1, Ordering::Relaxed);
+        }
         self.queue.insert((at, node));
     }
 
     fn unschedule(&mut self, node: Node) {
         if let Some(at) = self.due.remove(&node) {
+            self.crowd.0.fetch_sub(1, Ordering::Relaxed);
             self.queue.remove(&(at, node));
         }
     }
@@ -150,8 +174,9 @@ impl Agenda {
             }
             _ => return,
         };
+        let crowd = self.crowd.0.load(Ordering::Relaxed);
         let attempt = self.attempts.entry(node).or_insert(0);
-        let at = Instant::now() + policy::pace(&reason, *attempt, watched);
+        let at = Instant::now() + policy::pace(&reason, *attempt, watched, crowd);
         *attempt += 1;
         self.unschedule(node);
         self.schedule(node, at);
@@ -244,6 +269,7 @@ impl Executor {
                 let covered = waiting.filter(|(_, case, _)| extent.covers(&case.subject().id));
                 covered.for_each(|(node, ..)| agenda.hurry(node, Instant::now()));
             }
+            Change::Resumed(extent) => wakes.resumed(&extent),
         }
     }
 
@@ -287,7 +313,7 @@ impl Executor {
             Step::ReadDefinition => match self.resolver.crd_of(&subject.resource).await {
                 Crd::Present(_) => Event::Definition { exists: true },
                 Crd::NotFound => Event::Definition { exists: false },
-                Crd::Unknown { reason } => Event::Unknown(reason),
+                Crd::Unknown { reason } | Crd::Forbidden { reason } => Event::Unknown(reason),
             },
             // Not requests; a course keeps them to itself.
             Step::Wait | Step::Settle(_) | Step::Block(_) => Event::Changed,

@@ -29,6 +29,7 @@ pub use self::{
     sequencer::Sequencer,
 };
 pub(crate) use self::{
-    executor::{Agenda, Executor},
+    executor::{Agenda, Crowd, Executor},
     wakes::{Change, Wakes},
+    watching::Extent,
 };

@@ -20,6 +20,11 @@ const WORKLOADS: [(&str, &str); 7] = [
     ("batch", "Job"),
 ];
 
+/// About how many questions a second all objects together cost that are waited for and not watched.
+pub const QUESTIONS_A_SECOND: u32 = 200;
+/// However many wait, each is asked about after this long.
+const LONGEST: Duration = Duration::from_secs(300);
+
 /// The propagation policy of a DELETE: Foreground for a workload that something else waits for, so that gone includes its
 /// pods; Background otherwise. Always stated, because defaults differ (Jobs orphan their pods).
 #[must_use]
@@ -58,9 +63,10 @@ pub fn definition_of(plural: &str, group: &str) -> Option<ObjectId> {
 /// After how long a blocked or waiting object is asked about again, although nothing woke it.
 ///
 /// `attempt` counts from 0; `watched` says that a watch reports changes of the object, so that time is the second
-/// way only.
+/// way only; `crowd` counts the objects that are waited for in all: the more there are, the more rarely each is asked
+/// about, so that all together cost the API server no more than [`QUESTIONS_A_SECOND`].
 #[must_use]
-pub fn pace(reason: &Reason, attempt: u32, watched: bool) -> Duration {
+pub fn pace(reason: &Reason, attempt: u32, watched: bool, crowd: usize) -> Duration {
     let (first, longest) = match reason {
         Reason::Throttled { after } => return *after,
         Reason::Terminating if watched => (30_000, 300_000),
@@ -71,7 +77,8 @@ pub fn pace(reason: &Reason, attempt: u32, watched: bool) -> Duration {
         Reason::Dependents | Reason::NotManaged | Reason::Damaged => (300_000, 300_000),
     };
     let doubled = u64::saturating_mul(first, 1_u64.checked_shl(attempt).unwrap_or(u64::MAX));
-    Duration::from_millis(doubled.min(longest))
+    let fair = Duration::from_secs(1).saturating_mul(u32::try_from(crowd).unwrap_or(u32::MAX)) / QUESTIONS_A_SECOND;
+    Duration::from_millis(doubled.min(longest)).max(fair.min(LONGEST))
 }
 
 #[cfg(test)]
@@ -80,9 +87,18 @@ mod tests {
 
     #[test]
     fn waiting_grows_and_ends_growing() {
-        let at = |attempt| pace(&Reason::Unknown, attempt, false).as_millis();
+        let at = |attempt| pace(&Reason::Unknown, attempt, false, 1).as_millis();
         assert_eq!([at(0), at(1), at(2), at(40), at(200)], [250, 500, 1_000, 30_000, 30_000]);
-        assert_eq!(pace(&Reason::Throttled { after: Duration::from_secs(7) }, 9, true).as_secs(), 7);
+        assert_eq!(pace(&Reason::Throttled { after: Duration::from_secs(7) }, 9, true, 1).as_secs(), 7);
+    }
+
+    #[test]
+    fn many_objects_together_are_asked_about_no_more_often_than_some() {
+        for crowd in [10, 1_000, 20_000] {
+            let each = pace(&Reason::Terminating, 0, false, crowd).as_secs_f64();
+            assert!(crowd as f64 / each <= f64::from(QUESTIONS_A_SECOND) + 1e-6, "{crowd}: every {each} s");
+        }
+        assert_eq!(pace(&Reason::Terminating, 0, false, 10_000_000), LONGEST);
     }
 
     #[test]

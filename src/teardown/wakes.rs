@@ -32,8 +32,10 @@ pub(crate) enum Change {
     Lost(ObjectId),
     /// A watch has a gap: everything in its extent may have changed.
     Gap(Extent),
-    /// A watch ended for good.
+    /// A watch ended: for good, or until it is said to be resumed.
     Ended(Extent),
+    /// A watch that ended goes on; what changed in between has been told.
+    Resumed(Extent),
 }
 
 /// The source of hints for one course.
@@ -44,6 +46,8 @@ pub(crate) enum Wakes {
         changes: mpsc::UnboundedReceiver<Change>,
         /// Kinds that are watched wherever the course has objects.
         kinds: BTreeSet<GroupKind>,
+        /// Where that is not so at present.
+        ended: BTreeSet<Extent>,
         parent: Uid,
     },
     /// Watches of the course's own, opened when something has to be waited for.
@@ -66,9 +70,10 @@ impl Wakes {
     /// The object is waited for from now on, last seen as `live`. Returns whether a watch reports its end.
     pub(crate) fn wait_for(&mut self, subject: &Subject, live: Option<&Live>) -> bool {
         match self {
-            Self::Shared { kinds, parent, .. } => {
+            Self::Shared { kinds, ended, parent, .. } => {
                 let selected = live.and_then(|l| l.label.as_deref()) == Some(parent.as_str());
-                selected && kinds.contains(&subject.id.group_kind())
+                let covered = || !ended.iter().any(|extent| extent.covers(&subject.id));
+                selected && kinds.contains(&subject.id.group_kind()) && covered()
             }
             Self::Own(watches) => watches.wait_for(subject, live),
         }
@@ -88,16 +93,22 @@ impl Wakes {
         }
     }
 
-    /// A watch ended for good: do not rely on it again.
+    /// A watch ended: do not rely on it.
     pub(crate) fn ended(&mut self, extent: &Extent) {
-        if let Self::Own(watches) = self {
-            match extent {
-                Extent::Selected { .. } => {
-                    watches.open.remove(extent);
-                    watches.refused.insert(extent.clone());
-                }
-                Extent::Named(id) => drop(watches.named.remove(id)),
+        match (self, extent) {
+            (Self::Shared { ended, .. }, _) => drop(ended.insert(extent.clone())),
+            (Self::Own(watches), Extent::Selected { .. }) => {
+                watches.open.remove(extent);
+                watches.refused.insert(extent.clone());
             }
+            (Self::Own(watches), Extent::Named(id)) => drop(watches.named.remove(id)),
+        }
+    }
+
+    /// A shared watch goes on.
+    pub(crate) fn resumed(&mut self, extent: &Extent) {
+        if let Self::Shared { ended, .. } = self {
+            ended.remove(extent);
         }
     }
 }

@@ -9,7 +9,7 @@ use control_plane::{
 };
 use kube::{Client, ResourceExt, api::DynamicObject};
 use kube_custody::{
-    custodian::{Adoption, Error, Outcome, Phase, Problem},
+    custodian::{Adoption, Error, Outcome, Phase, Problem, Watch},
     inventory::{Entry, EntryState, Origin},
     object::{ResourceKind, Scope, Uid},
     teardown::{Blocker, Proof, Reason},
@@ -559,7 +559,7 @@ async fn a_version_that_is_switched_off_hides_no_object() {
 
 #[tokio::test]
 async fn a_version_that_is_switched_off_right_before_the_delete_hides_no_object() {
-    let scene = Scene::with("version-race", |b| b.watch(false)).await;
+    let scene = Scene::with("version-race", |b| b.watch(Watch::Off)).await;
     let crd = definition(&scene.ns, &[("v2", true), ("v1", true)]);
     fixtures::apply_crd(&scene.admin, &serde_json::from_value(serde_json::to_value(&crd).unwrap()).unwrap()).await;
     let (old, new) = (custom(&scene.ns, "v1", "x"), custom(&scene.ns, "v2", "x"));
@@ -681,7 +681,7 @@ async fn a_watch_that_says_nothing_delays_and_does_not_stop_a_teardown() {
 
 #[tokio::test]
 async fn without_watches_everything_works_by_asking() {
-    let scene = Scene::with("watch-off", |b| b.watch(false)).await;
+    let scene = Scene::with("watch-off", |b| b.watch(Watch::Off)).await;
     let set = [scene.map("base", &[]), scene.map("held", &["base"])];
     scene.apply(&set).await;
     hold(&scene.admin, &set[1]).await;

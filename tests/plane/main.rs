@@ -18,6 +18,7 @@ mod hop_137;
 mod hostile;
 mod inventory_store;
 mod laws;
+mod limited_rights;
 mod proxies;
 mod prune;
 mod references;

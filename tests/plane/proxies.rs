@@ -15,7 +15,7 @@ use kube::{
     api::{DeleteParams, DynamicObject, PropagationPolicy},
 };
 use kube_custody::{
-    custodian::{Custodian, Outcome, Phase, Problem},
+    custodian::{Custodian, Outcome, Phase, Problem, Watch},
     ownership::proxy::{ClusterGitTrackOwner, GitTrackOwner, ProxyOwners, References},
 };
 use serde_json::json;
@@ -112,7 +112,7 @@ fn plain(builder: Build) -> Build {
 }
 
 fn without_watches(builder: Build) -> Build {
-    builder.watch(false)
+    builder.watch(Watch::Off)
 }
 
 /// Reconciles once more after the proxy was lost, and checks the order of what is sent.
@@ -261,7 +261,7 @@ async fn a_childs_namespace_may_go_while_the_parent_lives() {
 
 #[tokio::test]
 async fn a_childs_namespace_may_go_without_watches_and_pruning() {
-    namespace_goes(|b| b.watch(false).prune(false), true).await;
+    namespace_goes(|b| b.watch(Watch::Off).prune(false), true).await;
 }
 
 #[tokio::test]

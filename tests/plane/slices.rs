@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use control_plane::{audit::Verb, fixtures};
 use kube_custody::{
-    custodian::Phase,
+    custodian::{Phase, Watch},
     object::{LiveRef, ObjectId, Uid},
     teardown::{Slice, Teardown},
 };
@@ -16,7 +16,7 @@ const NO_TIME: Duration = Duration::from_micros(1);
 
 #[tokio::test]
 async fn a_teardown_that_is_cut_short_goes_on_at_once_and_writes_its_record_once() {
-    let scene = Scene::with("slices", |builder| builder.slice(NO_TIME).concurrency(1).watch(false)).await;
+    let scene = Scene::with("slices", |builder| builder.slice(NO_TIME).concurrency(1).watch(Watch::Off)).await;
     let set: Vec<_> = ["a", "b", "c", "d", "e"].map(|name| scene.map(name, &[])).into();
     settle(&scene.custodian, &scene.admin, &scene.track, &set).await;
     delete(&scene.admin, &scene.track).await;
@@ -44,7 +44,7 @@ async fn a_teardown_that_is_cut_short_goes_on_at_once_and_writes_its_record_once
 
 #[tokio::test]
 async fn a_prune_that_is_cut_short_goes_on_at_once() {
-    let scene = Scene::with("slices-prune", |builder| builder.slice(NO_TIME).concurrency(1).watch(false)).await;
+    let scene = Scene::with("slices-prune", |builder| builder.slice(NO_TIME).concurrency(1).watch(Watch::Off)).await;
     let set: Vec<_> = ["stays", "a", "b", "c"].map(|name| scene.map(name, &[])).into();
     settle(&scene.custodian, &scene.admin, &scene.track, &set).await;
     let mut outcome = reconcile(&scene.custodian, &scene.track, &set[..1]).await;
