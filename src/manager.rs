@@ -23,6 +23,8 @@ pub struct InvalidManager {
     pub name: String,
 }
 
+const BACK_POINTER: &str = "back-pointer";
+
 /// The domain under which one operator's keys live, such as `gittrack.example.com`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Manager(String);
@@ -64,7 +66,12 @@ impl Manager {
     /// Annotation on every child and proxy: the back-pointer.
     #[must_use]
     pub fn back_pointer_annotation(&self) -> String {
-        self.key("back-pointer")
+        self.key(BACK_POINTER)
+    }
+
+    /// Whether an annotation's key is that of a back-pointer, of this or of any other manager.
+    pub(crate) fn is_back_pointer(key: &str) -> bool {
+        key.split_once('/').is_some_and(|(_, name)| name == BACK_POINTER)
     }
 
     /// Annotation on objects that stay in the cluster at the end, `adopted` or `kept`: so that this is known when their

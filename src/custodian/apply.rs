@@ -32,8 +32,9 @@ use crate::{
     api::{api, find_metadata, get_metadata, patch_metadata, patched_by},
     discovery::Resolution,
     inventory::{DeletionPolicy, Entry, Origin, Role},
+    manager::Manager,
     object::{LiveRef, ObjectId, ParentRef, ResourceKind, Uid},
-    ownership::{self, Claim, LiveOwner, ReferenceOptions},
+    ownership::{self, BackPointer, Claim, LiveOwner, ReferenceOptions},
     teardown::{Live, Sequencer},
 };
 
@@ -323,7 +324,7 @@ impl Pass<'_> {
         match find_metadata(&self.site.client, &manifest.resource, id).await {
             Ok(Some(meta)) => {
                 let claim = ownership::judge(&self.inner.manager, self.parent, id, &meta);
-                if claim.is_ours() || self.may_adopt(&claim, &meta) {
+                if claim.is_ours() || self.may_adopt(id, &claim, &meta) {
                     return Err(Failure::Renew);
                 }
                 Err(Problem::Exists { owner: claim.to_string() }.into())
@@ -354,7 +355,7 @@ impl Pass<'_> {
             return self.update(id, manifest, body, meta, true, round).await;
         }
         let adopting = recorded && entry.is_some_and(|e| e.origin == Origin::Adopted);
-        let may_adopt = self.may_adopt(&claim, &meta);
+        let may_adopt = self.may_adopt(id, &claim, &meta);
         if recorded && !(adopting && may_adopt) {
             return Err(Problem::Disowned.into());
         }
@@ -376,14 +377,16 @@ impl Pass<'_> {
     }
 
     /// Whether the adoption policy lets us take an object that is not ours. What another parent of this manager claims is
-    /// nobody's to take; nor is what it may claim in words that we cannot read.
-    fn may_adopt(&self, claim: &Claim, meta: &ObjectMeta) -> bool {
-        if matches!(claim, Claim::OtherParent { restored: false, .. } | Claim::Unreadable(_)) {
+    /// nobody's to take; nor is what it may claim in words that we cannot read, nor the record of any parent.
+    fn may_adopt(&self, id: &ObjectId, claim: &Claim, meta: &ObjectMeta) -> bool {
+        if matches!(claim, Claim::OtherParent { restored: false, .. } | Claim::Unreadable(_))
+            || is_record(&self.inner.manager, meta)
+        {
             return false;
         }
         match self.inner.adoption {
             Adoption::Never => false,
-            Adoption::IfUnowned => is_unowned(claim, meta),
+            Adoption::IfUnowned => is_unowned(id, claim, meta),
             Adoption::Always => true,
         }
     }
@@ -557,8 +560,39 @@ fn is_established(definition: &DynamicObject) -> bool {
         .any(|c| c.get("type").is_some_and(|t| t == "Established") && c.get("status").is_some_and(|s| s == "True"))
 }
 
-/// Nobody has laid a claim on the object that we can see: no back-pointer of this manager, no owner.
-fn is_unowned(claim: &Claim, meta: &ObjectMeta) -> bool {
+/// Nobody has laid a claim on the object that we can see: no back-pointer of this or any other manager, no owner.
+fn is_unowned(id: &ObjectId, claim: &Claim, meta: &ObjectMeta) -> bool {
+    let claims = |(key, text): (&String, &String)| {
+        Manager::is_back_pointer(key) && BackPointer::decode(text).map_or(true, |pointer| pointer.object() == id)
+    };
     matches!(claim, Claim::Unmarked { .. } | Claim::Copied { .. })
         && meta.owner_references.as_ref().is_none_or(Vec::is_empty)
+        && !meta.annotations.iter().flatten().any(claims)
+}
+
+/// Whether it is a part of an inventory, which is the store's to write and nobody else's.
+fn is_record(manager: &Manager, meta: &ObjectMeta) -> bool {
+    meta.finalizers.iter().flatten().any(|f| *f == manager.inventory_finalizer())
+        || meta.labels.iter().flatten().any(|(key, _)| *key == manager.inventory_label())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ownership::{
+        mark,
+        testing::{id, manager, parent},
+    };
+
+    #[test]
+    fn what_another_manager_takes_care_of_is_not_unowned() {
+        let object = id("ConfigMap b/x");
+        let mut meta = ObjectMeta::default();
+        let unmarked = Claim::Unmarked { labelled: false };
+        assert!(is_unowned(&object, &unmarked, &meta));
+        mark(&Manager::new("other.example.com").unwrap(), &parent(), &object, &mut meta).unwrap();
+        assert_eq!(ownership::judge(&manager(), &parent(), &object, &meta), unmarked);
+        assert!(!is_unowned(&object, &unmarked, &meta));
+        assert!(is_unowned(&id("ConfigMap b/copy"), &unmarked, &meta), "a copy claims nothing");
+    }
 }

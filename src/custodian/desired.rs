@@ -122,11 +122,14 @@ impl Desired {
     #[cfg(feature = "yaml")]
     pub fn push_yaml(&mut self, text: &str) -> Result<&mut Self, Error> {
         let problem = |position, problem: String| Error::Yaml { position, problem };
-        let documents: Vec<serde_json::Value> =
-            serde_saphyr::from_multiple(text).map_err(|e| problem(0, e.to_string()))?;
+        // Places only: the messages quote the text around, and that may be a Secret's.
+        let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(text).map_err(|e| {
+            let at = e.location().map(|at| format!(" (line {}, column {} of the text)", at.line(), at.column()));
+            problem(0, format!("it or one after it is not valid YAML{}", at.unwrap_or_default()))
+        })?;
         for (position, document) in documents.into_iter().enumerate().filter(|(_, d)| !d.is_null()) {
-            let object: DynamicObject =
-                serde_json::from_value(document).map_err(|e| problem(position, e.to_string()))?;
+            let object: DynamicObject = serde_json::from_value(document)
+                .map_err(|_| problem(position, "apiVersion, kind or metadata is not what it has to be".into()))?;
             if object.types.is_none() {
                 return Err(problem(position, "apiVersion or kind is missing".into()));
             }
@@ -280,6 +283,23 @@ mod tests {
 
     fn check(objects: Vec<DynamicObject>) -> Result<Checked, Error> {
         Desired::from(objects).check(&Manager::new("m.example.com").unwrap())
+    }
+
+    #[cfg(feature = "yaml")]
+    #[test]
+    fn an_unreadable_document_is_not_quoted() {
+        for text in [
+            "apiVersion: v1\nkind: Secret\nmetadata:\n  name: x\nstringData:\n  password: hunter2\n  : : oops\n bad",
+            "apiVersion: v1\nkind: Secret\nmetadata: hunter2\n",
+            "apiVersion: v1\nkind: Secret\nmetadata:\n  name: x\n  labels: hunter2\n",
+            "hunter2",
+            "stringData: [hunter2",
+            "password: &hunter2 *hunter2x",
+        ] {
+            let error = Desired::default().push_yaml(text).unwrap_err();
+            let shown = format!("{error} {error:?}");
+            assert!(!shown.contains("hunter2"), "{shown}");
+        }
     }
 
     #[test]

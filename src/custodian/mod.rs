@@ -89,7 +89,7 @@ pub enum Adoption {
     /// Leave it alone and report it.
     #[default]
     Never,
-    /// Adopt it if it carries neither an owner reference nor a claim of another parent.
+    /// Adopt it if it carries neither an owner reference nor a back-pointer of this manager or any other.
     IfUnowned,
     /// Adopt it unless another parent of this manager claims it.
     Always,

@@ -5,9 +5,13 @@ use control_plane::{
     audit::{CutMode, Verb},
     fixtures,
 };
-use kube::{ResourceExt, api::DynamicObject};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api, ResourceExt,
+    api::{DynamicObject, ListParams},
+};
 use kube_custody::{
-    custodian::Phase,
+    custodian::{Adoption, Phase, Problem},
     inventory::{DeletionPolicy, Edge, Entry, EntryState, Requirement, Role},
     object::{ParentRef, ResourceKind, Scope, Uid},
     ownership::OwnershipPolicy,
@@ -252,4 +256,28 @@ async fn somebody_elses_object_with_copied_marks_outside_of_the_policy_holds_nob
     scene.tear_down().await;
     assert!(exists(&scene.admin, &bait).await);
     patch(&scene.admin, &bait, json!({"metadata": {"finalizers": null}})).await;
+}
+
+#[tokio::test]
+async fn the_record_of_another_parent_is_nothing_to_adopt() {
+    for adoption in [Adoption::IfUnowned, Adoption::Always] {
+        let scene = Scene::with("record", |b| b.adoption(adoption)).await;
+        scene.apply(&[scene.map("x", &[])]).await;
+        let maps = Api::<ConfigMap>::namespaced(scene.admin.clone(), &scene.ns);
+        let all = maps.list(&ListParams::default()).await.unwrap().items;
+        let record = all.iter().find(|map| map.name_any().starts_with("inventory-")).unwrap();
+
+        let other = parent(&scene.admin, &scene.ns, "other").await;
+        let wanted = scene.map(&record.name_any(), &[]);
+        let outcome = eventually_unapplied(&scene.custodian, &scene.admin, &other, std::slice::from_ref(&wanted)).await;
+        assert!(
+            matches!(problem(&outcome, &record.name_any()), Some(Problem::Exists { .. })),
+            "{adoption:?}: {outcome:#?}"
+        );
+        let now = maps.get(&record.name_any()).await.unwrap();
+        assert_eq!(now.metadata.resource_version, record.metadata.resource_version, "{now:#?}");
+        delete(&scene.admin, &other).await;
+        settle_deleted(&scene.custodian, &scene.admin, &other, &[]).await;
+        scene.tear_down().await;
+    }
 }

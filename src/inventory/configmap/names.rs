@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::{api::core::v1::ConfigMap, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{
-    head::{RootHead, Shards},
+    head::{Head as _, RootHead, Shards},
     piece::Seen,
 };
 use crate::{
@@ -43,6 +43,7 @@ impl Slot {
 pub(super) struct Naming {
     pub(super) manager: Manager,
     pub(super) sealer: Sealer,
+    parent: ObjectId,
     hash: String,
 }
 
@@ -54,7 +55,17 @@ impl Naming {
             .chain_update(parent.stable_id().as_bytes())
             .finalize();
         let hash = digest.iter().take(10).map(|byte| format!("{byte:02x}")).collect();
-        Self { manager: manager.clone(), sealer: Sealer::new(parent), hash }
+        Self { manager: manager.clone(), sealer: Sealer::new(parent), parent: parent.clone(), hash }
+    }
+
+    /// Reads the head of a root. It has to name the parent under whose name it is stored: checksums are no signatures, and
+    /// whoever may write ConfigMaps in one namespace must not speak for a parent in another.
+    pub(super) fn read_root(&self, object: &ConfigMap) -> Result<RootHead, String> {
+        let head = RootHead::read(object.data.as_ref().unwrap_or(&BTreeMap::new()), &self.sealer)?;
+        match head.parent.id == self.parent {
+            true => Ok(head),
+            false => Err(format!("it says that it is the record of {}", head.parent.id)),
+        }
     }
 
     /// What all names start with.

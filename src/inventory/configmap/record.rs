@@ -136,7 +136,7 @@ pub(super) fn survey(naming: &Naming, objects: [Option<ConfigMap>; 2]) -> Result
         let Some(object) = object else { continue };
         *name = Name::Taken;
         let guarded = naming.guards(object.metadata.finalizers.as_deref().unwrap_or_default());
-        match RootHead::read(object.data.as_ref().unwrap_or(&BTreeMap::new()), &naming.sealer) {
+        match naming.read_root(&object) {
             // Let go by us; somebody else's finalizer still holds it.
             Ok(head) if (head.deleting.is_some() || head.superseded_by.is_some()) && !guarded => {}
             Ok(head) => roots.push(Root { slot, object, head }),

@@ -3,9 +3,10 @@
 use k8s_openapi::{ByteString, api::core::v1::ConfigMap};
 use proptest::prelude::*;
 
-use super::*;
+use super::{super::head::Head as _, *};
 use crate::inventory::{
     Damage, Error,
+    configmap::RootHead,
     testing::{entry, id, inventory, parent},
 };
 
@@ -52,6 +53,22 @@ async fn s09_one_bad_entry_is_named_and_kept_and_the_rest_is_read() {
     // An entry written under its identity takes its place.
     store.save(&inventory(&parent, 3), replace(&version)).await.unwrap();
     assert_eq!(found(&store, &parent).await.inventory, counted(&inventory(&parent, 3)));
+}
+
+#[tokio::test]
+async fn a_record_speaks_for_no_parent_but_the_one_it_is_stored_for() {
+    let (model, parent, victim) = (Model::default(), parent("a", "1"), parent("victim", "2"));
+    let store = store(&model, Limits::KUBERNETES);
+    create(&store, &inventory(&parent, 3)).await;
+    // Checksums are no signatures: whoever may write ConfigMaps can make one that fits.
+    let naming = ConfigMapFormat::new(manager()).naming(&parent);
+    let head = RootHead::new(&Inventory { parent: victim, ..inventory(&parent, 0) }, 1);
+    let texts = head.texts(&naming.sealer).unwrap();
+    model.tamper(&naming.root(Slot::A), |object| object.data = Some(texts.clone()));
+    match store.load(&parent).await {
+        Err(Error::Unreadable { problem, .. }) => assert!(problem.contains("victim"), "{problem}"),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[tokio::test]
