@@ -279,6 +279,11 @@ impl Refusal {
         Self(Arc::new(Parts { answer: Answer::NoAnswer, code: 0, reason, message }))
     }
 
+    /// The refusal of a request whose message may not be shown, whatever it was about.
+    pub(crate) fn discreet(error: &kube_client::Error) -> Self {
+        Self::new(error, false)
+    }
+
     fn new(error: &kube_client::Error, quote: bool) -> Self {
         let (code, reason, message) = match error {
             // kube puts bodies that are no Status into the message, with a reason of its own making.

@@ -106,6 +106,13 @@ impl Manager {
         self.key("group-kinds")
     }
 
+    /// Annotation on the parent: the id of the cluster its children live in, where that is not the parent's own. Without
+    /// it, nobody could tell after the loss of the record whether a search looks in the right place.
+    #[must_use]
+    pub fn cluster_annotation(&self) -> String {
+        self.key("cluster")
+    }
+
     /// Guard finalizer on inventory objects, so that namespace deletion cannot take the record first.
     #[must_use]
     pub fn inventory_finalizer(&self) -> String {

@@ -103,9 +103,12 @@ impl Verdict {
                     Hold::InventoryMissing { .. } => "InventoryMissing",
                     Hold::Restored { .. } => "Restored",
                     Hold::OtherCluster { .. } => "OtherCluster",
+                    Hold::TargetUnavailable { .. } => "TargetUnavailable",
                     Hold::Guarded { .. } => "Guarded",
                 };
-                this(false, false, true, reason, hold.to_string())
+                // An outage ends by itself; all else waits for somebody.
+                let waits = matches!(hold, Hold::TargetUnavailable { .. });
+                this(false, waits, !waits, reason, hold.to_string())
             }
             Phase::Failed => {
                 let message = outcome.error.as_ref().map(|error| with_causes(error)).unwrap_or_default();

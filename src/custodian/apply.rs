@@ -26,6 +26,7 @@ use super::{
     intent::{Intent, Manifest},
     outcome::{Problem, Unapplied},
     site::Site,
+    target::Reach,
 };
 use crate::{
     answer::{Answer, Refusal},
@@ -507,7 +508,7 @@ impl Pass<'_> {
         let words = refusal.words_for(id);
         match refusal.answer() {
             Answer::NamespaceTerminating => {
-                if id.namespace() == self.parent.id.namespace() {
+                if self.site.reach != Reach::Remote && id.namespace() == self.parent.id.namespace() {
                     self.closed.store(true, Ordering::Release);
                 }
                 Problem::NamespaceTerminating

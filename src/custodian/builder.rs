@@ -1,13 +1,24 @@
 //! Putting a custodian together.
 
-use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    marker::PhantomData,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
+use futures::FutureExt;
 use kube_client::Client;
 use kube_core::Resource;
 use serde::de::DeserializeOwned;
 
 use super::{
-    Adoption, Custodian, Error, HoldsOf, Inner, PolicyOf, PruneGuard, intent::Rulebook, site::Site, watches::Watch,
+    Adoption, Custodian, Error, HoldsOf, Inner, PolicyOf, PruneGuard, Target, TargetOf, Unavailable,
+    hub::{Hub, Wakeups},
+    intent::Rulebook,
+    site::Site,
+    target::Reach,
+    watches::Watch,
 };
 use crate::{
     finalizer::Finalizer,
@@ -33,6 +44,7 @@ pub struct Builder<K> {
     guards_proxies_elsewhere: bool,
     policy: PolicyOf,
     holds: Option<HoldsOf>,
+    target: Option<TargetOf<K>>,
     store: Option<Arc<dyn InventoryStore>>,
     rules: Rules,
     adoption: Adoption,
@@ -46,7 +58,6 @@ pub struct Builder<K> {
     legacy: Vec<String>,
     creator: Option<String>,
     gate: Option<Gate>,
-    kind: PhantomData<fn() -> K>,
 }
 
 impl<K> fmt::Debug for Builder<K> {
@@ -68,6 +79,7 @@ where
             guards_proxies_elsewhere: true,
             policy: Arc::new(|_| OwnershipPolicy::SameNamespace),
             holds: None,
+            target: None,
             store: None,
             rules: Rules::standard(),
             adoption: Adoption::default(),
@@ -81,7 +93,6 @@ where
             legacy: Vec::new(),
             creator: None,
             gate: None,
-            kind: PhantomData,
         }
     }
 
@@ -140,6 +151,45 @@ where
     /// that is gone; [`Custodian::sweep`] finishes both.
     pub fn hold(mut self, holds: impl Fn(&ParentRef) -> Vec<ObjectId> + Send + Sync + 'static) -> Self {
         self.holds = Some(Arc::new(holds));
+        self
+    }
+
+    /// Says parent by parent where its children live: at home, in another cluster, or at home under another identity.
+    ///
+    /// Asked in every reconcile, and given what the caller of the reconcile has of the parent, which may come from a cache.
+    /// Read credentials live. A Secret that is being deleted stays readable while it is held ([`Target::hold`]), so read it
+    /// also when it is terminating. Parents, inventories, finalizers and holds stay at home.
+    ///
+    /// While there is no target, or its cluster gives no answer, the parent waits with
+    /// [`Hold::TargetUnavailable`](super::Hold): nothing is applied, and nothing is taken for gone. A target in another
+    /// cluster than the one on record is [`Hold::OtherCluster`](super::Hold): nothing is sent there.
+    ///
+    /// ```no_run
+    /// # use k8s_openapi::api::core::v1::{Namespace, Secret};
+    /// # use kube::{Api, Client, Resource};
+    /// # use kube_custody::{custodian::{self, Builder, Target, TargetKey, Unavailable}, object::ObjectId};
+    /// # fn example(builder: Builder<Namespace>, home: Client) -> Builder<Namespace> {
+    /// builder.target(move |parent| {
+    ///     let secrets = Api::<Secret>::namespaced(home.clone(), "tenants");
+    ///     async move {
+    ///         let name = parent.meta().name.clone().unwrap_or_default();
+    ///         let id = ObjectId::new("", "Secret", Some("tenants"), &name).map_err(|e| Unavailable::new(e.to_string()))?;
+    ///         let secret = secrets.get(&name).await.map_err(|e| Unavailable::reading(&id, &e))?;
+    ///         let text = secret.data.as_ref().and_then(|data| data.get("value"));
+    ///         let text = text.ok_or_else(|| Unavailable::new(format!("{id} has no key value")))?;
+    ///         let config = custodian::kubeconfig(&text.0).await?;
+    ///         let client = Client::try_from(config).map_err(|_| Unavailable::new("no client can be made from it"))?;
+    ///         Ok(Target::remote(TargetKey::of_secret(&secret), client).hold(id))
+    ///     }
+    /// })
+    /// # }
+    /// ```
+    pub fn target<F, Fut>(mut self, target: F) -> Self
+    where
+        F: Fn(Arc<K>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Target, Unavailable>> + Send + 'static,
+    {
+        self.target = Some(Arc::new(move |parent| target(parent).boxed()));
         self
     }
 
@@ -249,16 +299,24 @@ where
             .map_err(name)?;
         let proxies = self.proxies.transpose().map_err(|source| Error::Proxies { source })?;
         let store = self.store.unwrap_or_else(|| Arc::new(ConfigMapStore::new(self.client.clone(), manager.clone())));
+        let rulebook = Rulebook {
+            manager: manager.clone(),
+            proxies,
+            references: self.references,
+            rules: self.rules,
+            guards_proxies_elsewhere: self.guards_proxies_elsewhere,
+        };
         Ok(Custodian {
+            target: self.target,
             inner: Arc::new(Inner {
-                home: Arc::new(Site::new(self.client, manager.clone(), self.watch)),
-                rulebook: Rulebook {
-                    manager: manager.clone(),
-                    proxies,
-                    references: self.references,
-                    rules: self.rules,
-                    guards_proxies_elsewhere: self.guards_proxies_elsewhere,
-                },
+                home: Arc::new(Site::new(
+                    self.client.clone(),
+                    Hub::new(self.client, manager.clone(), self.watch, Wakeups::default()),
+                    Reach::Home,
+                )),
+                sites: Mutex::default(),
+                bare: Rulebook { proxies: None, ..rulebook.clone() },
+                rulebook,
                 manager,
                 store,
                 adoption: self.adoption,

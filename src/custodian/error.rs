@@ -80,6 +80,12 @@ pub enum Error {
     /// The cluster could not be identified.
     #[error(transparent)]
     Cluster(discovery::Error),
+    /// Where the parent's children live cannot be reached, or is not where its record says.
+    #[error("the parent's children cannot be looked at: {words}")]
+    Target {
+        /// Why, in words.
+        words: String,
+    },
     /// The parent could not be read live.
     #[error("the parent could not be read: {words}")]
     ParentUnreadable {

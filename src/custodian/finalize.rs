@@ -15,7 +15,7 @@ use super::{
     intent::removal_graph,
     outcome::{Hold, Outcome, Phase},
     reconcile::{carries, of_another_cluster, unreadable},
-    site::Site,
+    site::{Destination, Nowhere, Site},
     unite::{infer_edges, lacking},
 };
 use crate::{
@@ -218,28 +218,45 @@ impl Removal {
 }
 
 impl Inner {
+    /// The parent as it lives, if there is something to tear down: it is being deleted, and held by us.
+    pub(super) async fn being_deleted(&self, parent: &ParentRef) -> Result<Option<ObjectMeta>, super::Error> {
+        let meta = self.find_parent(parent).await.map_err(|refusal| unreadable(parent, &refusal))?;
+        let ours = [self.manager.finalizer(), self.manager.applied_finalizer()];
+        Ok(meta.filter(|meta| meta.deletion_timestamp.is_some() && ours.iter().any(|f| carries(meta, f))))
+    }
+
     /// One slice of the teardown of a parent that is being deleted.
-    pub(super) async fn finalize(&self, site: &Site, parent: &ParentRef) -> Outcome {
-        match self.teardown(site, parent).await {
+    pub(super) async fn finalize(
+        &self,
+        at: Result<Destination, Nowhere>,
+        parent: &ParentRef,
+        meta: &ObjectMeta,
+    ) -> Outcome {
+        match self.teardown(at, parent, meta).await {
             Ok(outcome) => outcome,
             Err(error) => Outcome::failed(Some(parent.clone()), error),
         }
     }
 
-    async fn teardown(&self, site: &Site, parent: &ParentRef) -> Result<Outcome, super::Error> {
-        let Some(meta) = self.find_parent(parent).await.map_err(|refusal| unreadable(parent, &refusal))? else {
-            return Ok(Outcome::new(Some(parent.clone()), Phase::Gone));
+    async fn teardown(
+        &self,
+        at: Result<Destination, Nowhere>,
+        parent: &ParentRef,
+        meta: &ObjectMeta,
+    ) -> Result<Outcome, super::Error> {
+        let loaded = self.store.load(parent).await?;
+        let at = match at {
+            Ok(at) => at,
+            Err(nowhere) => return self.without_target(nowhere, parent, meta, loaded).await,
         };
-        let ours = [self.manager.finalizer(), self.manager.applied_finalizer()];
-        if meta.deletion_timestamp.is_none() || !ours.iter().any(|f| carries(&meta, f)) {
-            // Not being deleted after all, or not held by us: nothing to tear down in this pass.
-            return Ok(Outcome::new(Some(parent.clone()), Phase::Gone));
-        }
         let mut notes = Vec::new();
-        let (mut inventory, version, damage) = match self.store.load(parent).await? {
+        let (mut inventory, version, damage) = match loaded {
             Loaded::Found(snapshot) => (snapshot.inventory, Some(snapshot.version), Unread::nothing()),
             Loaded::Damaged { snapshot, damage } => {
-                let (inventory, version, unread) = self.mend(site, parent, &meta, snapshot, damage, &mut notes).await?;
+                if let Some(hold) = of_another_cluster(&snapshot.inventory, &at.cluster) {
+                    return Ok(Outcome { damage, ..Outcome::held(parent.clone(), hold) });
+                }
+                let (inventory, version, unread) = self.mend(&at, parent, meta, snapshot, damage, &mut notes).await?;
                 (inventory, Some(version), unread)
             }
             Loaded::Restored { snapshot, damage, .. } if snapshot.inventory.is_empty() && damage.is_empty() => {
@@ -252,9 +269,9 @@ impl Inner {
             }
             Loaded::Restored { recorded, .. } => return Ok(Outcome::held(parent.clone(), Hold::Restored { recorded })),
             Loaded::Missing => {
-                let mut inventory = Inventory::new(parent.clone(), site.cluster_id().await?);
-                if carries(&meta, &self.manager.applied_finalizer()) {
-                    match self.rediscover(site, parent, &meta, &mut inventory).await {
+                let mut inventory = Inventory::new(parent.clone(), at.cluster.clone());
+                if carries(meta, &self.manager.applied_finalizer()) {
+                    match self.rediscover(&at, parent, meta, &mut inventory).await {
                         Ok(more) => notes.extend(more),
                         Err(words) => return Ok(Outcome::held(parent.clone(), Hold::InventoryMissing { words })),
                     }
@@ -271,11 +288,15 @@ impl Inner {
                 }
             }
         };
-        let cluster = site.cluster_id().await?;
-        if let Some(hold) = of_another_cluster(&inventory, &cluster) {
+        if let Some(hold) = of_another_cluster(&inventory, &at.cluster) {
+            if is_settled(&inventory) {
+                return self
+                    .let_go(parent, inventory, version, Outcome::new(Some(parent.clone()), Phase::Released))
+                    .await;
+            }
             return Ok(Outcome::held(parent.clone(), hold));
         }
-        let forced = match self.released_by_gate(parent, &meta, &inventory).await {
+        let forced = match self.released_by_gate(parent, meta, &inventory).await {
             Ok(forced) => forced,
             Err(mut blocked) => {
                 blocked.notes.splice(0..0, notes);
@@ -288,15 +309,38 @@ impl Inner {
             // From here on the record answers.
             gate.forget(&LiveRef::new(parent.id.clone(), parent.uid.clone()));
         }
-        let mut outcome = self.slice_of(site, parent, inventory, version, damage).await?;
+        let mut outcome = self.slice_of(&at, parent, inventory, version, damage).await?;
         outcome.notes.splice(0..0, notes);
         Ok(outcome)
+    }
+
+    /// What can be done for a parent whose target cannot be had: let it go if its record, in full, says that there is
+    /// nothing to go there for.
+    async fn without_target(
+        &self,
+        nowhere: Nowhere,
+        parent: &ParentRef,
+        meta: &ObjectMeta,
+        loaded: Loaded,
+    ) -> Result<Outcome, super::Error> {
+        let released = Outcome::new(Some(parent.clone()), Phase::Released);
+        match (nowhere, loaded) {
+            (Nowhere::Target(_), Loaded::Missing) if !carries(meta, &self.manager.applied_finalizer()) => {
+                // Nothing was created, so it does not matter where.
+                let empty = Inventory::new(parent.clone(), self.home.cluster_id().await?);
+                self.let_go(parent, empty, None, released).await
+            }
+            (Nowhere::Target(_), Loaded::Found(Snapshot { inventory, version, .. })) if is_settled(&inventory) => {
+                self.let_go(parent, inventory, Some(version), released).await
+            }
+            (nowhere, _) => Ok(nowhere.into_outcome(parent)),
+        }
     }
 
     /// Completes a damaged record by what is found in the cluster, as far as that goes.
     async fn mend(
         &self,
-        site: &Site,
+        at: &Destination,
         parent: &ParentRef,
         meta: &ObjectMeta,
         snapshot: Snapshot,
@@ -304,7 +348,7 @@ impl Inner {
         notes: &mut Vec<String>,
     ) -> Result<(Inventory, Version, Unread), inventory::Error> {
         let (mut inventory, mut version) = (snapshot.inventory.clone(), snapshot.version);
-        let completed = self.complete(site, parent, meta, &mut inventory, &damage).await;
+        let completed = self.complete(at, parent, meta, &mut inventory, &damage).await;
         let mut unread = Unread { damage, completed: completed.is_ok(), stored: true };
         match completed {
             Ok(more) => notes.extend(more),
@@ -379,19 +423,19 @@ impl Inner {
 
     async fn slice_of(
         &self,
-        site: &Site,
+        at: &Destination,
         parent: &ParentRef,
         mut inventory: Inventory,
         version: Option<Version>,
         Unread { damage, completed, stored }: Unread,
     ) -> Result<Outcome, super::Error> {
-        let session = lock(&site.sessions).remove(&parent.uid);
+        let session = lock(&at.sessions).remove(&parent.uid);
         let mut removal = match session {
             Some(session) if Some(&session.version) == version.as_ref() && session.completed == completed => {
                 session.removal
             }
             _ => {
-                let mut removal = Removal::new(self, site, parent, &inventory, None).await;
+                let mut removal = Removal::new(self, at, parent, &inventory, None).await;
                 if !completed {
                     removal.hold_damaged(&inventory);
                 }
@@ -402,13 +446,18 @@ impl Inner {
 
         let mut outcome = Outcome::new(Some(parent.clone()), Phase::Deleting);
         outcome.removal = removal.report();
-        outcome.notes.extend(site.does_without(&inventory));
+        outcome.notes.extend(at.does_without(&inventory));
         outcome.damage = damage;
+        if let Err(hold) = at.confirm().await {
+            // What was seen proves nothing: the removal starts over when the cluster is back.
+            let held = Outcome::held(parent.clone(), hold);
+            return Ok(Outcome { removal: outcome.removal, damage: outcome.damage, ..held });
+        }
         if removal.is_over() && completed {
             if let Some(version) = &version {
-                let strays = removal.strays(parent, &(self.policy)(parent), site.hub.live(&parent.uid));
-                removal.record(&mut inventory, &site.fingerprints);
-                let open = self.put_on_record(site, &mut inventory, strays).await;
+                let strays = removal.strays(parent, &(self.policy)(parent), at.hub.live(&parent.uid));
+                removal.record(&mut inventory, &at.fingerprints);
+                let open = self.put_on_record(at, &mut inventory, strays).await;
                 if open > 0 {
                     self.store.save(&inventory, SaveOptions::replace(version.clone())).await?;
                     outcome.notes.push(format!("{open} objects with the parent's marks are put on record again"));
@@ -428,14 +477,14 @@ impl Inner {
         if let Some(mut version) = version.filter(|_| stored) {
             // What is gone leaves the record when there is nothing else to do: an entry that stays too long costs a question
             // after a crash, a write in every slice costs all the shards.
-            if !removal.is_cut_short() && removal.record(&mut inventory, &site.fingerprints) {
+            if !removal.is_cut_short() && removal.record(&mut inventory, &at.fingerprints) {
                 version = self.store.save(&inventory, SaveOptions::replace(version)).await?;
             }
             if !removal.is_cut_short() && removal.course.recorded() {
                 outcome.requeue = Some(SOON);
             }
             let session = Session { removal, version, completed };
-            lock(&site.sessions).insert(parent.uid.clone(), session);
+            lock(&at.sessions).insert(parent.uid.clone(), session);
         }
         Ok(outcome)
     }
@@ -509,6 +558,11 @@ impl Inner {
         outcome.requeue = None;
         Ok(outcome)
     }
+}
+
+/// Whether nothing on record has to be looked at any more.
+fn is_settled(inventory: &Inventory) -> bool {
+    inventory.entries().all(|e| e.state == EntryState::Abandoned)
 }
 
 /// What a record says that cannot be read.

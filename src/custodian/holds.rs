@@ -25,32 +25,35 @@ impl Inner {
     }
 
     async fn find(&self, id: &ObjectId) -> Result<Option<(ResourceKind, LiveRef)>, String> {
-        let resource =
-            self.home.served(&id.group_kind()).await.ok_or_else(|| format!("{id}: its kind is not served"))?;
+        let resource = self.home.served(&id.group_kind()).await.ok_or("its kind is not served")?;
         let found = find_metadata(&self.home.client, &resource, id).await;
-        let found = found.map_err(|refusal| format!("{id}: {}", refusal.words_for(id)))?;
+        let found = found.map_err(|refusal| refusal.words_for(id))?;
         Ok(found.and_then(|meta| Uid::of(&meta)).map(|uid| (resource, LiveRef::new(id.clone(), uid))))
     }
 
-    /// Holds what the author names. Returns what could not be held, in words.
+    /// Holds what the author names. Returns what could not be held, and why, in words.
     ///
     /// Not what is on record as held: that is for letting go, and whoever may write the record must not choose what the
     /// operator writes to.
-    pub(super) async fn hold_all(&self, parent: &ParentRef, named: &[ObjectId]) -> Vec<String> {
+    pub(super) async fn hold_all(&self, parent: &ParentRef, named: &[ObjectId]) -> Vec<(ObjectId, String)> {
         let Some(finalizer) = self.hold_finalizer(parent) else { return Vec::new() };
         let mut problems = Vec::new();
         for id in named {
-            match self.find(id).await {
-                Ok(Some((resource, live))) => match finalizer.ensure(&self.home.client, &resource, &live, &[]).await {
-                    Ok(Ensured::Held(_)) => {}
-                    Ok(_) => problems.push(format!("{id} cannot be held: it is being deleted or was replaced")),
-                    Err(error) => problems.push(format!("{id} cannot be held: {error}")),
-                },
-                Ok(None) => problems.push(format!("{id} cannot be held: it does not exist")),
-                Err(words) => problems.push(format!("cannot be held: {words}")),
+            if let Err(words) = self.hold(&finalizer, id).await {
+                problems.push((id.clone(), format!("{id} cannot be held: {words}")));
             }
         }
         problems
+    }
+
+    async fn hold(&self, finalizer: &Finalizer, id: &ObjectId) -> Result<(), String> {
+        let (resource, live) = self.find(id).await?.ok_or("it does not exist")?;
+        match finalizer.ensure(&self.home.client, &resource, &live, &[]).await {
+            Ok(Ensured::Held(_)) => Ok(()),
+            Ok(Ensured::Deleting(meta)) if finalizer.is_on(&meta) => Ok(()),
+            Ok(_) => Err("it is being deleted or was replaced".into()),
+            Err(error) => Err(error.to_string()),
+        }
     }
 
     /// Lets go of everything that is on record as held. Returns what is still held, in words.

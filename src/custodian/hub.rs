@@ -108,7 +108,7 @@ struct State {
     /// Objects by the parent UID in their label.
     children: BTreeMap<Uid, BTreeSet<ObjectId>>,
     subscribers: BTreeMap<Uid, Vec<mpsc::UnboundedSender<Change>>>,
-    wakeups: Vec<Weak<Pending>>,
+    wakeups: Wakeups,
 }
 
 /// Wakeups that were not taken yet: one a parent, so that a slow or forgotten stream costs no more than there are parents.
@@ -138,6 +138,23 @@ impl Pending {
     }
 }
 
+/// Who wants to hear of wakeups: of all hubs that share this, those included that are made later.
+#[derive(Clone, Default)]
+pub(super) struct Wakeups(Arc<Mutex<Vec<Weak<Pending>>>>);
+
+impl Wakeups {
+    fn put(&self, wakeup: &Wakeup) {
+        lock(&self.0).retain(|pending| pending.upgrade().map(|pending| pending.put(wakeup.clone())).is_some());
+    }
+
+    /// Parents of objects that change or go, from now on.
+    fn stream(&self) -> impl Stream<Item = Wakeup> + Send + use<> {
+        let pending = Arc::<Pending>::default();
+        lock(&self.0).push(Arc::downgrade(&pending));
+        futures::stream::unfold(pending, |pending| async move { Some((pending.take().await, pending)) })
+    }
+}
+
 /// The shared watches. Cheap to clone; the watches end with the last clone.
 #[derive(Clone)]
 pub(crate) struct Hub {
@@ -162,8 +179,16 @@ impl Drop for State {
 
 impl Hub {
     /// A hub without watches.
-    pub(crate) fn new(client: Client, manager: Manager, mode: Watch) -> Self {
-        Self { client, manager, mode, turns: Arc::new(Turns::new()), state: Arc::default() }
+    pub(super) fn new(client: Client, manager: Manager, mode: Watch, wakeups: Wakeups) -> Self {
+        let mut state = State::default();
+        state.wakeups = wakeups;
+        Self { client, manager, mode, turns: Arc::new(Turns::new()), state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// A hub of the same manager for another client, whose wakeups go to the same streams.
+    pub(super) fn sibling(&self, client: Client) -> Self {
+        let wakeups = lock(&self.state).wakeups.clone();
+        Self::new(client, self.manager.clone(), self.mode, wakeups)
     }
 
     /// Watches `kind` wherever `namespaces` says (for namespaced kinds), and waits until that is so or is refused. Returns
@@ -271,9 +296,7 @@ impl Hub {
 
     /// Parents of objects that change or go, from now on.
     pub(crate) fn wakeups(&self) -> impl Stream<Item = Wakeup> + Send + use<> {
-        let pending = Arc::<Pending>::default();
-        lock(&self.state).wakeups.push(Arc::downgrade(&pending));
-        futures::stream::unfold(pending, |pending| async move { Some((pending.take().await, pending)) })
+        lock(&self.state).wakeups.stream()
     }
 }
 
@@ -353,7 +376,7 @@ impl State {
         };
         let wakeup =
             Wakeup { parent: pointer.parent().id.clone(), uid: pointer.parent().uid.clone(), child: id.clone() };
-        self.wakeups.retain(|pending| pending.upgrade().map(|pending| pending.put(wakeup.clone())).is_some());
+        self.wakeups.put(&wakeup);
     }
 
     fn index(&mut self, id: &ObjectId, live: &Live, present: bool) {

@@ -37,19 +37,27 @@ mod holds;
 mod hub;
 mod intent;
 mod kinds;
+mod kubeconfig;
 mod outcome;
 mod proxies;
 mod reconcile;
 mod rediscover;
+mod registry;
 mod relink;
 mod site;
 mod sweep;
+mod target;
 mod unite;
 mod watches;
 
-use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    marker::PhantomData,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use futures::{Stream, StreamExt, stream};
+use futures::{Stream, StreamExt, future::BoxFuture, stream};
 use kube_client::Client;
 use kube_core::Resource;
 use kube_runtime::reflector::ObjectRef;
@@ -62,12 +70,14 @@ pub use self::{
     error::Error,
     hub::Wakeup,
     intent::Error as IntentError,
+    kubeconfig::kubeconfig,
     outcome::{Hold, Outcome, Phase, Problem, Unapplied},
     relink::{Foreign, Relinked},
     sweep::{LeftRecord, Sweep},
+    target::{Target, TargetKey, Unavailable},
     watches::{KindWatch, PlaceWatch, Watch},
 };
-use self::{intent::Rulebook, site::Site};
+use self::{intent::Rulebook, registry::Registry, site::Site, target::Reach};
 use crate::{
     finalizer::Finalizer,
     gate::Gate,
@@ -81,6 +91,9 @@ use crate::{
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(300);
 /// After how long a parent is looked at again whose children are waited for, if no watch wakes it before.
 pub(crate) const WAIT: Duration = Duration::from_secs(5);
+
+/// After how long a parent is looked at again whose target gave no answer.
+pub(crate) const TARGET_BACK: Duration = Duration::from_secs(30);
 
 /// What to do when an object to be created exists already and is not ours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -138,6 +151,7 @@ impl PruneGuard {
 }
 
 type PolicyOf = Arc<dyn Fn(&ParentRef) -> OwnershipPolicy + Send + Sync>;
+type TargetOf<K> = Arc<dyn Fn(Arc<K>) -> BoxFuture<'static, Result<Target, Unavailable>> + Send + Sync>;
 type HoldsOf = Arc<dyn Fn(&ParentRef) -> Vec<ObjectId> + Send + Sync>;
 
 /// Everything that is not about one parent.
@@ -153,6 +167,10 @@ pub(crate) struct Inner {
     applied: Finalizer,
     both: Finalizer,
     rulebook: Rulebook,
+    /// The rulebook where no proxies are used.
+    bare: Rulebook,
+    /// Where children live that do not live at home.
+    sites: Mutex<Registry<(Reach, String), Site>>,
     policy: PolicyOf,
     holds: Option<HoldsOf>,
     children_on_delete: DeletionPolicy,
@@ -164,6 +182,11 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
+    /// The author's decisions, as they apply where a parent's children live.
+    fn rulebook_at(&self, at: &site::Destination) -> &Rulebook {
+        if at.proxies { &self.rulebook } else { &self.bare }
+    }
+
     pub(crate) fn guards_proxy(&self, parent: &ParentRef, proxy: &ObjectId) -> bool {
         self.rulebook.guards_proxy(parent, proxy)
     }
@@ -174,12 +197,13 @@ impl Inner {
 /// Cheap to clone. One custodian serves all parents of a kind; its watches are shared by them.
 pub struct Custodian<K> {
     inner: Arc<Inner>,
+    target: Option<TargetOf<K>>,
     kind: PhantomData<fn() -> K>,
 }
 
 impl<K> Clone for Custodian<K> {
     fn clone(&self) -> Self {
-        Self { inner: Arc::clone(&self.inner), kind: PhantomData }
+        Self { inner: Arc::clone(&self.inner), target: self.target.clone(), kind: PhantomData }
     }
 }
 
@@ -236,7 +260,7 @@ where
     }
 
     /// How each kind of children is followed that a reconcile asked for: by a watch everywhere, by watches in namespaces, or
-    /// by asking, and why. Empty with [`Watch::Off`]. For a log line at times, or a metric.
+    /// by asking, and why. Empty with [`Watch::Off`]; of children at home only. For a log line at times, or a metric.
     #[must_use]
     pub fn watches(&self) -> Vec<KindWatch> {
         self.inner.home.hub.report()

@@ -8,7 +8,7 @@ use super::{Error, desired};
 use crate::{
     gate::{Blocked, Unmet},
     graph::GivenUp,
-    inventory::Damage,
+    inventory::{ClusterId, Damage},
     object::{LiveRef, ObjectId, ParentRef, Uid},
     ownership::Ignored,
     teardown::Report,
@@ -61,6 +61,12 @@ pub enum Hold {
         /// The cluster in the record and the one that answers, in words.
         words: String,
     },
+    /// The target cluster cannot be reached, or the hook gave none. Tried again by itself; where the cluster is gone for
+    /// good, [`Custodian::abandon_all`](super::Custodian::abandon_all) lets the parent go.
+    TargetUnavailable {
+        /// What is missing, in words.
+        words: String,
+    },
     /// More would be pruned than the author allows at once.
     Guarded {
         /// How many objects.
@@ -68,6 +74,25 @@ pub enum Hold {
         /// Out of how many.
         of: usize,
     },
+}
+
+impl Hold {
+    /// `answers` where `recorded` is on record.
+    pub(super) fn other_cluster(recorded: &ClusterId, answers: &ClusterId) -> Self {
+        Self::OtherCluster {
+            words: format!(
+                "the inventory speaks of cluster {recorded}, but {answers} answers: connect to the recorded cluster"
+            ),
+        }
+    }
+
+    /// After how long to look again.
+    fn requeue(&self) -> Duration {
+        match self {
+            Self::TargetUnavailable { .. } => super::TARGET_BACK,
+            _ => super::LOOK_AGAIN,
+        }
+    }
 }
 
 impl fmt::Display for Hold {
@@ -80,6 +105,7 @@ impl fmt::Display for Hold {
                 write!(f, "the inventory was written for another incarnation of the parent ({recorded}): re-link it")
             }
             Self::OtherCluster { words } => f.write_str(words),
+            Self::TargetUnavailable { words } => write!(f, "where the children live cannot be reached: {words}"),
             Self::Guarded { pruned, of } => {
                 write!(f, "{pruned} of {of} objects would be pruned, more than allowed at once: allow it explicitly")
             }
@@ -251,7 +277,7 @@ impl Outcome {
     }
 
     pub(crate) fn held(parent: ParentRef, hold: Hold) -> Self {
-        Self { requeue: Some(super::LOOK_AGAIN), ..Self::new(Some(parent), Phase::Held(hold)) }
+        Self { requeue: Some(hold.requeue()), ..Self::new(Some(parent), Phase::Held(hold)) }
     }
 
     pub(crate) fn record_given_up(&mut self, graph: &crate::graph::DependencyGraph, given_up: &[GivenUp]) {

@@ -10,7 +10,12 @@ use futures::future::join_all;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube_client::api::Patch;
 
-use super::{Inner, apply::Applied, intent::Intent, site::Site};
+use super::{
+    Inner,
+    apply::Applied,
+    intent::Intent,
+    site::{Destination, Site},
+};
 use crate::{
     answer::Refusal,
     api::{get_metadata, patch_metadata, patched_by},
@@ -108,7 +113,12 @@ impl Inner {
     /// Looks for proxies on record that are being deleted, and whether proxies can be had at all.
     ///
     /// Asks only for what the watches do not show, and for a definition only where something points to its end.
-    pub(super) async fn survey(&self, site: &Site, inventory: &Inventory, seen: &BTreeMap<ObjectId, Live>) -> Survey {
+    pub(super) async fn survey(
+        &self,
+        site: &Destination,
+        inventory: &Inventory,
+        seen: &BTreeMap<ObjectId, Live>,
+    ) -> Survey {
         let mut survey = Survey::default();
         let (shown, hidden): (Vec<_>, Vec<_>) =
             inventory.entries().filter(|e| e.role == Role::Proxy).partition(|e| seen.contains_key(&e.id));
@@ -119,7 +129,7 @@ impl Inner {
             .into_iter()
             .filter_map(|(entry, _, read)| Some((entry.id.clone(), Live::of(&read.ok()?, Some(&self.manager))?)));
         survey.lost = shown.chain(read).filter(|(_, live)| live.is_terminating()).collect();
-        let Some(kinds) = &self.rulebook.proxies else { return survey };
+        let Some(kinds) = &self.rulebook_at(site).proxies else { return survey };
 
         let mut suspects = lock(&site.suspended).clone();
         suspects.extend(survey.lost.keys().map(|id| Place::of(id).scope()));

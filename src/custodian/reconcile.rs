@@ -10,7 +10,7 @@ use std::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube_core::Resource;
 use serde::de::DeserializeOwned;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::{
     Custodian, Desired, Error, Inner, LOOK_AGAIN, WAIT,
@@ -21,17 +21,21 @@ use super::{
     intent::{Intent, Known},
     outcome::{Hold, Outcome, Phase, Problem},
     proxies::Survey,
-    site::Site,
+    site::{Destination, Nowhere, Site},
+    target::{Reach, Target, Unavailable},
 };
 use crate::{
     answer::{Answer, Refusal},
     api::find_metadata,
     finalizer::{self, AnnotationUpdate, Ensured},
     inventory::{self, DeletionPolicy, Entry, EntryState, Inventory, Loaded, Origin, Role, SaveOptions, Snapshot},
+    lock::lock,
     object::{GroupKind, LiveRef, ObjectId, ParentRef, Uid},
     teardown::Live,
 };
 
+/// How long the author's hook may take to name a target.
+const TARGET_WITHIN: Duration = Duration::from_secs(30);
 /// How often a pass starts over because somebody else changed the inventory.
 const ROUNDS: usize = 5;
 /// After how long a parent is looked at again whose proxies cannot be had at present.
@@ -60,7 +64,7 @@ where
             Err(source) => return Outcome::failed(None, Error::Parent { source }),
         };
         if parent.meta().deletion_timestamp.is_some() {
-            return self.inner.finalize(&self.inner.home, &reference).await;
+            return self.finalize(parent, &reference).await;
         }
         let need = match self.inner.needs(parent) {
             Ok(need) => need,
@@ -77,11 +81,46 @@ where
             Ok(checked) => checked,
             Err(error) => return Outcome::failed(Some(reference), error),
         };
-        match self.inner.reconcile(&self.inner.home, &reference, checked, &need).await {
+        let at = match self.destination(parent, &reference).await {
+            Ok(at) => at,
+            Err(nowhere) => return nowhere.into_outcome(&reference),
+        };
+        match self.inner.reconcile(&at, &reference, checked, &need).await {
             Ok(outcome) => self.inner.with_cycle(outcome),
-            Err(Stop::Deleting) => self.inner.finalize(&self.inner.home, &reference).await,
+            Err(Stop::Deleting) => self.finalize(parent, &reference).await,
             Err(Stop::Outcome(outcome)) => *outcome,
         }
+    }
+
+    /// One slice of the teardown of a parent that is being deleted.
+    async fn finalize(&self, parent: &K, reference: &ParentRef) -> Outcome {
+        let outcome = match self.inner.being_deleted(reference).await {
+            Ok(Some(meta)) => {
+                let at = self.destination(parent, reference).await;
+                self.inner.finalize(at, reference, &meta).await
+            }
+            Ok(None) => Outcome::new(Some(reference.clone()), Phase::Gone),
+            Err(error) => Outcome::failed(Some(reference.clone()), error),
+        };
+        if matches!(outcome.phase, Phase::Released | Phase::Gone) {
+            lock(&self.inner.sites).leave(&reference.uid);
+        }
+        outcome
+    }
+
+    /// Where the parent's children live, as the author says.
+    pub(super) async fn destination(&self, parent: &K, reference: &ParentRef) -> Result<Destination, Nowhere> {
+        let target = match &self.target {
+            None => Target::home(),
+            Some(hook) => match timeout(TARGET_WITHIN, hook(Arc::new(parent.clone()))).await {
+                Ok(target) => target.map_err(Nowhere::Target)?,
+                Err(_) => {
+                    let words = format!("the operator's hook named no target within {TARGET_WITHIN:?}");
+                    return Err(Nowhere::Target(Unavailable::new(words)));
+                }
+            },
+        };
+        self.inner.reach(reference, target).await
     }
 
     /// What is on record for `parent`, for plans and diagnosis.
@@ -101,19 +140,45 @@ where
     /// # Errors
     /// [`Error`] if the record could not be read or written.
     pub async fn abandon(&self, parent: &K, id: &ObjectId) -> Result<(), Error> {
+        self.give_up(parent, |entry| entry == id).await.map(drop)
+    }
+
+    /// Gives everything up that is on record for `parent`, proxies included, for where the cluster that the children live in
+    /// is gone for good: nothing of it is deleted or waited for any more. A parent that is being deleted is let go at
+    /// its next reconcile, reachable target or not, with all the manager's finalizers. Returns how many objects were given
+    /// up.
+    ///
+    /// If the cluster still exists, everything of the parent stays there, marks included. What part of a damaged record
+    /// cannot be read is not given up, nor is a record that is missing.
+    ///
+    /// # Errors
+    /// [`Error`] if the record could not be read or written.
+    pub async fn abandon_all(&self, parent: &K) -> Result<usize, Error> {
+        self.give_up(parent, |_| true).await
+    }
+
+    /// Records the chosen objects as given up; how many were not before.
+    async fn give_up(&self, parent: &K, chosen: impl Fn(&ObjectId) -> bool) -> Result<usize, Error> {
         let reference = ParentRef::of(parent).map_err(|source| Error::Parent { source })?;
         for _ in 0..ROUNDS {
             let (Loaded::Found(snapshot) | Loaded::Damaged { snapshot, .. }) =
                 self.inner.store.load(&reference).await?
             else {
-                return Ok(());
+                return Ok(0);
             };
             let mut inventory = snapshot.inventory;
-            let Some(entry) = inventory.get_mut(id) else { return Ok(()) };
-            entry.state = EntryState::Abandoned;
+            let mut given_up = 0;
+            let open = |e: &Entry| e.state != EntryState::Abandoned && chosen(&e.id);
+            for entry in inventory.entries_mut().filter(|e| open(e)) {
+                entry.state = EntryState::Abandoned;
+                given_up += 1;
+            }
+            if given_up == 0 {
+                return Ok(0);
+            }
             match self.inner.store.save(&inventory, SaveOptions::replace(snapshot.version)).await {
                 Err(inventory::Error::Conflict { .. }) => {}
-                other => return other.map(|_| ()).map_err(Into::into),
+                other => return other.map(|_| given_up).map_err(Into::into),
             }
         }
         Err(Error::Contended { parent: reference })
@@ -145,56 +210,56 @@ impl Stop {
 impl Inner {
     async fn reconcile(
         &self,
-        site: &Site,
+        at: &Destination,
         parent: &ParentRef,
         checked: Checked,
         need: &Needs,
     ) -> Result<Outcome, Stop> {
-        let kinds = site.kinds(&checked.objects).await.map_err(|e| Stop::failed(parent, e))?;
-        let cluster = site.cluster_id().await.map_err(|e| Stop::failed(parent, e))?;
+        let kinds = at.kinds(&checked.objects).await.map_err(|e| Stop::failed(parent, e))?;
+        // Proxies name the parent's own cluster, wherever they are.
+        let home = self.home.cluster_id().await.map_err(|e| Stop::failed(parent, e))?;
         let policy = (self.policy)(parent);
         // Judge the set before anything is sent, against an empty record: what is wrong with it is wrong with any.
-        let empty = Inventory::new(parent.clone(), cluster.clone());
+        let empty = Inventory::new(parent.clone(), at.cluster.clone());
         let none = Survey::default();
-        let holds = self.holds_of(parent);
         let dry = Known {
             parent,
-            cluster: &cluster,
+            cluster: &home,
             policy: &policy,
             kinds: &kinds,
             stored: &empty,
             lost_proxies: &BTreeSet::new(),
             suspended: &none.suspended,
-            holds: &holds,
+            holds: &at.holds,
         };
-        let rehearsed = self.rulebook.intend(checked.clone(), &dry).map_err(|e| Stop::failed(parent, e))?;
+        let rehearsed = self.rulebook_at(at).intend(checked.clone(), &dry).map_err(|e| Stop::failed(parent, e))?;
         let coming = rehearsed.inventory.places(|_| true);
 
         let mut told = Told::default();
         for _ in 0..ROUNDS {
             let meta = self.take_custody(parent).await?;
-            let snapshot = self.root(site, parent, &meta, &cluster, &mut told).await?;
-            let seen = self.watch_entries(site, parent, &snapshot.inventory, &coming).await;
-            let survey = self.survey(site, &snapshot.inventory, &seen).await;
+            let snapshot = self.root(at, parent, &meta, &mut told).await?;
+            let seen = self.watch_entries(at, parent, &snapshot.inventory, &coming).await;
+            let survey = self.survey(at, &snapshot.inventory, &seen).await;
             let lost_proxies = survey.lost.keys().cloned().collect();
             let known = Known {
                 parent,
-                cluster: &cluster,
+                cluster: &home,
                 policy: &policy,
                 kinds: &kinds,
                 stored: &snapshot.inventory,
                 lost_proxies: &lost_proxies,
                 suspended: &survey.suspended,
-                holds: &holds,
+                holds: &at.holds,
             };
-            let intent = self.rulebook.intend(checked.clone(), &known).map_err(|e| Stop::failed(parent, e))?;
-            self.mark_applied(parent, &meta, &intent.inventory).await?;
+            let intent = self.rulebook_at(at).intend(checked.clone(), &known).map_err(|e| Stop::failed(parent, e))?;
+            self.mark_applied(at, parent, &meta, &intent.inventory).await?;
             if !need.marked {
                 // Read again now that the parent carries the mark: only from here on do they wait for it.
                 let waiting = self.unmet(parent, need).await;
                 waiting.map_or(Ok(()), |outcome| Err(Stop::Outcome(Box::new(outcome))))?;
             }
-            match self.carry_out(site, parent, snapshot, intent, &seen, &survey).await {
+            match self.carry_out(at, parent, snapshot, intent, &seen, &survey).await {
                 Err(Carried::Conflict) => {}
                 Err(Carried::Stop(stop)) => return Err(stop),
                 Ok(mut outcome) => {
@@ -218,10 +283,9 @@ impl Inner {
     /// What is worth knowing about it goes into `told`.
     async fn root(
         &self,
-        site: &Site,
+        at: &Destination,
         parent: &ParentRef,
         meta: &ObjectMeta,
-        cluster: &inventory::ClusterId,
         told: &mut Told,
     ) -> Result<Snapshot, Stop> {
         let failed = |error: inventory::Error| Stop::failed(parent, error);
@@ -235,10 +299,13 @@ impl Inner {
                 loaded = self.store.load(parent).await.map_err(failed)?;
             }
         }
-        let snapshot = match loaded {
+        let mut snapshot = match loaded {
             Loaded::Found(snapshot) => snapshot,
             Loaded::Damaged { mut snapshot, damage } => {
-                let completed = self.complete(site, parent, meta, &mut snapshot.inventory, &damage).await;
+                if let Some(hold) = of_another_cluster(&snapshot.inventory, &at.cluster) {
+                    return Err(Stop::held(parent, hold));
+                }
+                let completed = self.complete(at, parent, meta, &mut snapshot.inventory, &damage).await;
                 told.notes.extend(completed.map_err(|words| {
                     let mut outcome = Outcome::failed(Some(parent.clone()), damaged(parent, &damage, &words));
                     outcome.damage.clone_from(&damage);
@@ -252,10 +319,10 @@ impl Inner {
             }
             Loaded::Restored { recorded, .. } => return Err(Stop::held(parent, Hold::Restored { recorded })),
             Loaded::Missing => {
-                let mut inventory = Inventory::new(parent.clone(), cluster.clone());
+                let mut inventory = Inventory::new(parent.clone(), at.cluster.clone());
                 inventory.creator.clone_from(&self.creator);
                 if carries(meta, &self.manager.applied_finalizer()) {
-                    let notes = self.rediscover(site, parent, meta, &mut inventory).await;
+                    let notes = self.rediscover(at, parent, meta, &mut inventory).await;
                     told.notes.extend(notes.map_err(|words| Stop::held(parent, Hold::InventoryMissing { words }))?);
                     told.notes.push(format!(
                         "the inventory was missing: {} objects were found by their marks",
@@ -266,19 +333,33 @@ impl Inner {
                 Snapshot::new(inventory, version)
             }
         };
-        match of_another_cluster(&snapshot.inventory, cluster) {
+        if snapshot.inventory.is_empty() {
+            // It speaks of nothing, and from now on of whatever is there.
+            snapshot.inventory.cluster.clone_from(&at.cluster);
+        }
+        match of_another_cluster(&snapshot.inventory, &at.cluster) {
             Some(hold) => Err(Stop::held(parent, hold)),
             None => Ok(snapshot),
         }
     }
 
     /// The second finalizer, and every group-kind that is or will be on record.
-    async fn mark_applied(&self, parent: &ParentRef, meta: &ObjectMeta, inventory: &Inventory) -> Result<(), Stop> {
+    ///
+    /// And which cluster the record speaks of, if that is not the parent's own.
+    async fn mark_applied(
+        &self,
+        at: &Destination,
+        parent: &ParentRef,
+        meta: &ObjectMeta,
+        inventory: &Inventory,
+    ) -> Result<(), Stop> {
         let kinds: BTreeSet<GroupKind> = inventory.entries().map(|e| e.id.group_kind()).collect();
         let key = self.manager.group_kinds_annotation();
         let present = meta.annotations.as_ref().and_then(|a| a.get(&key)).map(|text| read_kinds(text));
         let complete = present.is_some_and(|present| kinds.iter().all(|k| present.contains(&k.to_string())));
-        if complete && carries(meta, &self.manager.applied_finalizer()) {
+        let place = (at.reach == Reach::Remote).then(|| inventory.cluster.to_string());
+        let placed = place.is_none() || place == self.noted_cluster(meta);
+        if complete && placed && carries(meta, &self.manager.applied_finalizer()) {
             return Ok(());
         }
         let target = LiveRef::new(parent.id.clone(), parent.uid.clone());
@@ -287,7 +368,11 @@ impl Inner {
             all.extend(kinds.iter().map(ToString::to_string));
             Some(all.into_iter().collect::<Vec<_>>().join(","))
         });
-        held(parent, self.applied.ensure(&self.home.client, &parent.resource(), &target, &[update]).await).map(drop)
+        let mut updates = vec![update];
+        if let Some(place) = place {
+            updates.push(AnnotationUpdate::new(self.manager.cluster_annotation(), move |_| Some(place.clone())));
+        }
+        held(parent, self.applied.ensure(&self.home.client, &parent.resource(), &target, &updates).await).map(drop)
     }
 
     /// Watches the kinds on record and those about to be, as far as RBAC allows; what the watches show.
@@ -313,7 +398,7 @@ impl Inner {
     /// Stores the intent, applies it, prunes, and stores what came of it.
     async fn carry_out(
         &self,
-        site: &Site,
+        at: &Destination,
         parent: &ParentRef,
         snapshot: Snapshot,
         intent: Intent,
@@ -329,11 +414,16 @@ impl Inner {
         let closed = snapshot.terminating && self.is_terminating(parent).await.map_err(|e| Carried::of(parent, e))?;
         self.parent_lives(parent).await.map_err(Carried::Stop)?;
 
-        let unheld = self.hold_all(parent, &self.holds_of(parent)).await;
-        let pass = Pass { inner: self, site, parent, intent: &intent, seen, closed: AtomicBool::new(closed) };
+        let unheld = self.hold_all(parent, &at.holds).await;
+        if let Some((_, words)) = unheld.iter().find(|(id, _)| at.credentials.contains(id)) {
+            return Err(Carried::Stop(Stop::held(parent, Hold::TargetUnavailable { words: words.clone() })));
+        }
+        let pass = Pass { inner: self, site: at, parent, intent: &intent, seen, closed: AtomicBool::new(closed) };
         let applied = pass.run().await;
         let mut outcome = Outcome::new(Some(parent.clone()), Phase::Progressing);
-        outcome.notes.extend(unheld.into_iter().chain(survey.notes()).chain(site.does_without(&intent.inventory)));
+        outcome.notes.extend(
+            unheld.into_iter().map(|(_, words)| words).chain(survey.notes()).chain(at.does_without(&intent.inventory)),
+        );
         outcome.notes.extend(applied.recreated.iter().map(|id| format!("{id} was gone and has been created again")));
         if closed {
             let words = "the inventory is being deleted and cannot be replaced: it is kept until the children are gone";
@@ -346,13 +436,13 @@ impl Inner {
 
         let mut inventory = intent.inventory.clone();
         record(&mut inventory, &applied, &intent.dropped);
-        let loose = self.loosen(site, parent, &intent, &applied).await;
+        let loose = self.loosen(at, parent, &intent, &applied).await;
         intent.untie(&mut inventory, applied.live.keys().chain(&loose));
         if inventory != intent.inventory {
             version =
                 self.store.save(&inventory, SaveOptions::replace(version)).await.map_err(|e| Carried::of(parent, e))?;
         }
-        self.prune(site, parent, &intent, &mut inventory, version, &mut outcome)
+        self.prune(at, parent, &intent, &mut inventory, version, &mut outcome)
             .await
             .map_err(|e| Carried::of(parent, e))?;
         conclude(&mut outcome);
@@ -386,7 +476,7 @@ impl Inner {
     /// Removes what is no longer desired, once everything desired is applied; retired proxies in any case.
     async fn prune(
         &self,
-        site: &Site,
+        at: &Destination,
         parent: &ParentRef,
         intent: &Intent,
         inventory: &mut Inventory,
@@ -397,13 +487,18 @@ impl Inner {
         if going.is_empty() {
             return Ok(());
         }
-        let mut removal = Removal::new(self, site, parent, inventory, Some(going)).await;
+        let mut removal = Removal::new(self, at, parent, inventory, Some(going)).await;
         removal.run(Some(Instant::now() + self.slice)).await;
         outcome.removal = removal.report();
         if removal.is_cut_short() {
             outcome.requeue = Some(Duration::ZERO);
         }
-        let changed = removal.record(inventory, &site.fingerprints);
+        if let Err(hold) = at.confirm().await {
+            // What was seen proves nothing.
+            outcome.phase = Phase::Held(hold);
+            return Ok(());
+        }
+        let changed = removal.record(inventory, &at.fingerprints);
         if changed {
             self.store.save(inventory, SaveOptions::replace(version)).await?;
         }
@@ -503,11 +598,7 @@ pub(super) fn unreadable(parent: &ParentRef, refusal: &Refusal) -> Error {
 /// Nothing that another cluster says is evidence about what is on record.
 pub(super) fn of_another_cluster(inventory: &Inventory, cluster: &inventory::ClusterId) -> Option<Hold> {
     let recorded = &inventory.cluster;
-    (recorded != cluster).then(|| Hold::OtherCluster {
-        words: format!(
-            "the inventory speaks of cluster {recorded}, but {cluster} answers: connect to the recorded cluster"
-        ),
-    })
+    (recorded != cluster).then(|| Hold::other_cluster(recorded, cluster))
 }
 
 pub(super) fn carries(meta: &ObjectMeta, finalizer: &str) -> bool {

@@ -13,7 +13,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::{
     Inner,
     reconcile::read_kinds,
-    site::Site,
+    site::{Destination, Site},
+    target::Reach,
     unite::{Found, unite},
 };
 use crate::{
@@ -33,16 +34,16 @@ impl Inner {
     /// An error says, in words, what could not be looked at: then the findings prove nothing.
     pub(super) async fn rediscover(
         &self,
-        site: &Site,
+        at: &Destination,
         parent: &ParentRef,
         meta: &ObjectMeta,
         inventory: &mut Inventory,
     ) -> Result<Vec<String>, String> {
-        let mut found = self.search(site, parent, meta, inventory).await?;
+        let mut found = self.search(at, parent, meta, inventory).await?;
         let notes = std::mem::take(&mut found.notes);
         unite(inventory, found);
         // Which holds were taken went with the record as well.
-        inventory.held.extend(self.holds_of(parent));
+        inventory.held.extend(at.holds.iter().cloned());
         Ok(notes)
     }
 
@@ -51,21 +52,21 @@ impl Inner {
     /// Errors as [`rediscover`](Self::rediscover) does.
     pub(super) async fn complete(
         &self,
-        site: &Site,
+        at: &Destination,
         parent: &ParentRef,
         meta: &ObjectMeta,
         inventory: &mut Inventory,
         damage: &[Damage],
     ) -> Result<Vec<String>, String> {
-        let mut found = self.search(site, parent, meta, inventory).await?;
+        let mut found = self.search(at, parent, meta, inventory).await?;
         for id in damage.iter().filter_map(|d| d.id.as_ref()) {
             if inventory.get(id).is_some() || found.entries.contains_key(id) {
                 continue;
             }
             // Not found by its marks; it may live without them, or not at all. A look at it by name will tell.
-            if let Some(resource) = self.spelling(site, &id.group_kind(), inventory).await? {
+            if let Some(resource) = self.spelling(at, &id.group_kind(), inventory).await? {
                 let mut entry = Entry::intended(id.clone(), &resource);
-                entry.defined_by_crd = site.is_defined(&resource).await;
+                entry.defined_by_crd = at.is_defined(&resource).await;
                 found.entries.insert(id.clone(), entry);
             }
         }
@@ -76,11 +77,12 @@ impl Inner {
 
     async fn search(
         &self,
-        site: &Site,
+        at: &Destination,
         parent: &ParentRef,
         meta: &ObjectMeta,
         known: &Inventory,
     ) -> Result<Found, String> {
+        self.is_the_place(at, meta)?;
         let key = self.manager.group_kinds_annotation();
         let Some(noted) = meta.annotations.as_ref().and_then(|a| a.get(&key)) else {
             return Err(format!("the parent's annotation {key} is missing, so it is not known where to look"));
@@ -95,11 +97,11 @@ impl Inner {
         let mut found = Found::default();
         let (mut scopes, mut edges) = (BTreeMap::new(), Vec::new());
         for kind in &kinds {
-            let Some(resource) = self.spelling(site, kind, known).await? else { continue };
+            let Some(resource) = self.spelling(at, kind, known).await? else { continue };
             scopes.insert(kind.clone(), resource.scope);
-            for meta in self.list_marked(site, parent, &resource, &mut found.notes).await? {
+            for meta in self.list_marked(at, parent, &resource, &mut found.notes).await? {
                 let Ok(id) = ObjectId::from_meta(kind, &meta) else { continue };
-                let Some(entry) = self.marked(site, parent, &id, &resource, &meta).await else { continue };
+                let Some(entry) = self.marked(at, parent, &id, &resource, &meta).await else { continue };
                 let annotations = meta.annotations.unwrap_or_default();
                 edges.push((id.clone(), annotations));
                 found.entries.insert(id, entry);
@@ -113,7 +115,27 @@ impl Inner {
                 Err(error) => found.notes.push(format!("an order is not known any more: {error}")),
             }
         }
+        at.confirm().await.map_err(|hold| hold.to_string())?;
         Ok(found)
+    }
+
+    /// Whether children of the parent would be found at `at`: without a record, only the parent says where they are.
+    fn is_the_place(&self, at: &Destination, meta: &ObjectMeta) -> Result<(), String> {
+        let key = self.manager.cluster_annotation();
+        match self.noted_cluster(meta) {
+            Some(noted) if noted != at.cluster.to_string() => Err(format!(
+                "the parent's annotation {key} says that its children are in cluster {noted}, but {} answers",
+                at.cluster
+            )),
+            None if at.reach == Reach::Remote => {
+                Err(format!("the parent's annotation {key} is missing, so it is not known in which cluster to look"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn noted_cluster(&self, meta: &ObjectMeta) -> Option<String> {
+        meta.annotations.as_ref()?.get(&self.manager.cluster_annotation()).cloned()
     }
 
     /// The entry of a live object, if it carries the parent's marks.

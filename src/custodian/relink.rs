@@ -12,7 +12,11 @@ use kube_core::Resource;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{Custodian, Error, Inner, site::Site};
+use super::{
+    Custodian, Error, Hold, Inner,
+    reconcile::of_another_cluster,
+    site::{Nowhere, Site},
+};
 use crate::{
     answer::{Answer, Refusal},
     api::{delete, find_metadata, patch_metadata, patched_by},
@@ -135,16 +139,19 @@ where
     /// `get` and `patch` on the kinds of children, `get`, `patch` and `delete` on the proxies.
     ///
     /// # Errors
-    /// [`Error`] if the record could not be read or written.
+    /// [`Error`] if the record could not be read or written, [`Error::Target`] if the children cannot be looked at.
     pub async fn relink(&self, parent: &K) -> Result<Relinked, Error> {
         let reference = ParentRef::of(parent).map_err(|source| Error::Parent { source })?;
         let inner = &self.inner;
         let mut relinked = Relinked::default();
         let Loaded::Restored { snapshot, .. } = inner.store.load(&reference).await? else { return Ok(relinked) };
         let (mut inventory, recorded) = (snapshot.inventory.clone(), snapshot.inventory.parent);
+        let at = self.destination(parent, &reference).await.map_err(Nowhere::into_error)?;
+        let target = |hold: Hold| Error::Target { words: hold.to_string() };
+        of_another_cluster(&inventory, &at.cluster).map_or(Ok(()), |hold| Err(target(hold)))?;
         for entry in inventory.entries_mut().filter(|e| !e.is_let_go()) {
             let id = entry.id.clone();
-            let linked = inner.link(&inner.home, &recorded, &reference, entry).await;
+            let linked = inner.link(&at, &recorded, &reference, entry).await;
             (entry.uid, entry.state) = (None, EntryState::Intended);
             match linked {
                 Linked::As(uid) => {
@@ -156,6 +163,7 @@ where
                 Linked::Open(words) => relinked.open.push(Foreign { id, words }),
             }
         }
+        at.confirm().await.map_err(target)?;
         if relinked.is_complete() {
             inventory.parent = reference;
             // Made for the former incarnation's deletion.

@@ -26,5 +26,6 @@ mod relink;
 mod skeleton;
 mod slices;
 mod two;
+mod vcluster;
 mod wakeups;
 mod world;
