@@ -182,10 +182,13 @@ impl GraphBuilder {
         Ok(())
     }
 
-    /// Adds the preferred edges that `rules` find between the objects of `set`.
+    /// Adds the preferred edges that `rules` find between the objects of `set`, and what they waive.
     pub fn infer(&mut self, rules: &Rules, set: &ManifestSet<'_>) {
         for rule in rules.iter() {
             rule.infer(set, &mut Edges::new(self, rule));
+        }
+        for (rule, by) in rules.waived() {
+            self.waive_rule(rule, by);
         }
     }
 

@@ -9,4 +9,5 @@
 pub mod failures;
 pub mod howto;
 pub mod migration;
+pub mod order;
 pub mod rbac;

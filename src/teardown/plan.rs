@@ -117,7 +117,8 @@ impl Teardown {
         self
     }
 
-    /// Gives the rules something to read. Manifests of objects outside of the set are passed over.
+    /// Gives the rules something to read. Of objects outside of the set, they read roles that bindings of the set name
+    /// ([`Rule::context`](graph::Rule::context)).
     pub fn manifests(mut self, manifests: impl IntoIterator<Item = DynamicObject>) -> Self {
         self.manifests.extend(manifests);
         self
@@ -197,45 +198,14 @@ impl Teardown {
                 known.insert(id, manifest.clone());
             }
         }
-        let read: BTreeSet<ObjectId> = known.keys().cloned().collect();
         let mut set: BTreeMap<&ObjectId, DynamicObject> = BTreeMap::new();
         for object in &self.objects {
             let manifest = known.remove(&object.id).unwrap_or_else(|| bare(&object.id));
             set.insert(&object.id, manifest);
         }
-        builder.infer(&self.rules, &ManifestSet::new(set.iter().map(|(id, manifest)| (*id, manifest))));
-        if self.rules.iter().any(|rule| rule.name() == "of-definition") {
-            self.infer_definitions(builder, &read);
-        }
-    }
-
-    /// A definition that was given without manifest says its group in its name only: every object of the group that may
-    /// be of its kind goes before it.
-    fn infer_definitions(&self, builder: &mut GraphBuilder, read: &BTreeSet<ObjectId>) {
-        let definitions: BTreeMap<(&str, &str), &ObjectId> = self
-            .objects
-            .iter()
-            .map(|object| &object.id)
-            .filter(|id| id.is("apiextensions.k8s.io", "CustomResourceDefinition") && !read.contains(*id))
-            .filter_map(|id| id.name().split_once('.').map(|(plural, group)| ((group, plural), id)))
-            .collect();
-        if definitions.is_empty() {
-            return;
-        }
-        let reason = builder.reason(Requirement::Preferred {
-            rule: "of-definition".to_owned(),
-            rank: 900,
-            evidence: "its name ends in the group, and it may define the kind".to_owned(),
-        });
-        for object in &self.objects {
-            let group = object.id.group();
-            let plural = self.kinds.get(&object.id.group_kind()).map(|kind| kind.plural.as_str());
-            let of_group = definitions.range((group, "")..).take_while(|((g, _), _)| *g == group);
-            let Some(from) = builder.slot(&object.id) else { continue };
-            for (_, definition) in of_group.filter(|((_, p), _)| plural.is_none_or(|plural| plural == *p)) {
-                builder.depend_on_id_because(from, definition, reason);
-            }
-        }
+        // What is left is not in the set, and can only be context.
+        let set = ManifestSet::new(set.iter().map(|(id, manifest)| (*id, manifest))).context(&known);
+        builder.infer(&self.rules, &set.kinds(self.kinds.values().cloned()));
     }
 }
 
