@@ -24,7 +24,8 @@ use crate::{
     gate::Forced,
     graph::Node,
     inventory::{
-        self, Damage, Decision, DeletionPolicy, EntryState, Inventory, Loaded, Role, SaveOptions, Snapshot, Version,
+        self, Damage, Decision, DeletionPolicy, Edge, EntryState, Inventory, Loaded, Role, SaveOptions, Snapshot,
+        Version,
     },
     lock::lock,
     object::{LiveRef, ObjectId, ParentRef, Uid},
@@ -144,6 +145,10 @@ impl Removal {
     /// Writes what was learned into the record: what is done with leaves it. Returns whether anything changed.
     pub(super) fn record(&self, inventory: &mut Inventory, fingerprints: &Fingerprints) -> bool {
         let mut changed = false;
+        for ended in self.course.ended() {
+            let Some(entry) = inventory.get_mut(&ended.from) else { continue };
+            changed |= entry.edges.remove(&Edge::new(ended.to.stable_id(), ended.requirement.clone()));
+        }
         for (node, case, progress) in self.course.progress() {
             let subject = case.subject();
             match progress {
@@ -445,7 +450,7 @@ impl Inner {
         removal.run(Some(Instant::now() + self.slice)).await;
 
         let mut outcome = Outcome::new(Some(parent.clone()), Phase::Deleting);
-        outcome.removal = removal.report();
+        outcome.set_removal(removal.report());
         outcome.notes.extend(at.does_without(&inventory));
         outcome.damage = damage;
         if let Err(hold) = at.confirm().await {

@@ -11,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube_core::DynamicObject;
 
 use super::{
+    context::resources,
     desired::{Checked, version_of},
     outcome::{Problem, Unapplied},
 };
@@ -136,6 +137,8 @@ pub(super) struct Known<'a> {
     pub(super) suspended: &'a BTreeSet<Scope>,
     /// Foreign objects that cleanup needs.
     pub(super) holds: &'a [ObjectId],
+    /// Live roles that rules read beside the set.
+    pub(super) context: &'a BTreeMap<ObjectId, DynamicObject>,
 }
 
 impl Rulebook {
@@ -191,8 +194,9 @@ impl Rulebook {
             }
         }
 
-        let placement = self.place(known, &objects, &desired.depends_on)?;
-        let graph = self.graph(known, &objects, &desired.depends_on, &placement)?;
+        let order = self.order(known, &objects, &desired.depends_on)?;
+        let placement = self.place(known, &objects, &order)?;
+        let graph = with_proxies(order, &placement).map_err(|source| Error::Graph { source })?;
         let manifests = self.manifests(known, objects, &placement)?;
         let (inventory, fresh) = self.entries(known, &graph, &manifests, &desired.deletion);
         let dropped: BTreeSet<_> = inventory
@@ -221,10 +225,10 @@ impl Rulebook {
         &self,
         known: &Known<'_>,
         objects: &BTreeMap<ObjectId, DynamicObject>,
-        declared: &[(ObjectId, ObjectId)],
+        order: &GraphBuilder,
     ) -> Result<Placement, Error> {
         let Some(kinds) = &self.proxies else { return Ok(Placement::without_proxies()) };
-        let bare = self.graph(known, objects, declared, &Placement::without_proxies())?;
+        let bare = order.clone().build().map_err(|source| Error::Graph { source })?;
         let children = bare.nodes().map(|n| (bare.id(n).clone(), !bare.dependents(n).is_empty()));
         let stored: Vec<_> = known.stored.entries().filter(|e| e.role == Role::Proxy).map(|e| &e.id).collect();
         let mut placer =
@@ -247,16 +251,16 @@ impl Rulebook {
         placer.place(children).map_err(|source| Error::Ownership { source })
     }
 
-    fn graph(
+    /// The desired objects with what is declared about their order and what rules find.
+    fn order(
         &self,
         known: &Known<'_>,
         objects: &BTreeMap<ObjectId, DynamicObject>,
         declared: &[(ObjectId, ObjectId)],
-        placement: &Placement,
-    ) -> Result<DependencyGraph, Error> {
+    ) -> Result<GraphBuilder, Error> {
         let graph = |source| Error::Graph { source };
         let mut builder = GraphBuilder::with_capacity(objects.len(), objects.len());
-        for id in objects.keys().chain(placement.proxies().map(|(_, id)| id)) {
+        for id in objects.keys() {
             builder.add(id.clone()).map_err(graph)?;
         }
         let scope = |kind: &GroupKind| -> Option<Scope> {
@@ -277,14 +281,9 @@ impl Rulebook {
         for (from, to) in declared.iter().filter(|(from, _)| objects.contains_key(from)) {
             builder.declare(&graph::Declared::by_api(from.clone(), to.clone())).map_err(graph)?;
         }
-        builder.infer(&self.rules, &ManifestSet::new(objects));
-        for (from, edges) in placement.edges() {
-            let Some(slot) = builder.slot(from) else { continue };
-            for edge in edges {
-                builder.depend_on_stable(slot, edge.to, edge.requirement.clone());
-            }
-        }
-        builder.build().map_err(graph)
+        let set = ManifestSet::new(objects).context(known.context).kinds(resources(known.kinds));
+        builder.infer(&self.rules, &set);
+        Ok(builder)
     }
 
     fn manifests(
@@ -357,6 +356,20 @@ impl Rulebook {
         }
         (inventory, fresh)
     }
+}
+
+/// The desired objects with their proxies.
+fn with_proxies(mut order: GraphBuilder, placement: &Placement) -> Result<DependencyGraph, graph::Error> {
+    for (_, proxy) in placement.proxies() {
+        order.add(proxy.clone())?;
+    }
+    for (from, edges) in placement.edges() {
+        let Some(slot) = order.slot(from) else { continue };
+        for edge in edges {
+            order.depend_on_stable(slot, edge.to, edge.requirement.clone());
+        }
+    }
+    order.build()
 }
 
 /// The edges of an object of the desired set, as they are stored.
@@ -483,6 +496,7 @@ mod tests {
                 lost_proxies: &lost.iter().map(|id| (*id).clone()).collect(),
                 suspended: &suspended.iter().copied().collect(),
                 holds: &[],
+                context: &BTreeMap::new(),
             };
             let desired = Desired::from(self.objects.clone()).check(&self.rulebook.manager).unwrap();
             self.rulebook.intend(desired, &known).unwrap()

@@ -27,6 +27,7 @@
 
 mod apply;
 mod builder;
+mod context;
 mod desired;
 mod error;
 mod fields;

@@ -7,7 +7,7 @@ use kube_runtime::controller::Action;
 use super::{Error, desired};
 use crate::{
     gate::{Blocked, Unmet},
-    graph::GivenUp,
+    graph::DependencyGraph,
     inventory::{ClusterId, Damage},
     object::{LiveRef, ObjectId, ParentRef, Uid},
     ownership::Ignored,
@@ -280,11 +280,14 @@ impl Outcome {
         Self { requeue: Some(hold.requeue()), ..Self::new(Some(parent), Phase::Held(hold)) }
     }
 
-    pub(crate) fn record_given_up(&mut self, graph: &crate::graph::DependencyGraph, given_up: &[GivenUp]) {
-        let words = given_up
-            .iter()
-            .map(|g| format!("{} -> {} ({:?}): {:?}", graph.id(g.from), graph.id(g.to), g.requirement, g.reason));
-        self.given_up.extend(words);
+    pub(crate) fn record_given_up(&mut self, graph: &DependencyGraph) {
+        self.given_up.extend(graph.given_up().iter().map(|given_up| graph.words_for(given_up)));
+    }
+
+    /// What became of objects, with the edges that ended for it.
+    pub(crate) fn set_removal(&mut self, removal: Report) {
+        self.given_up.extend(removal.ended.iter().map(ToString::to_string));
+        self.removal = removal;
     }
 
     /// The controller's next action.

@@ -222,6 +222,7 @@ impl Inner {
         // Judge the set before anything is sent, against an empty record: what is wrong with it is wrong with any.
         let empty = Inventory::new(parent.clone(), at.cluster.clone());
         let none = Survey::default();
+        let context = at.context(&self.rulebook.rules, &checked.objects, &kinds).await;
         let dry = Known {
             parent,
             cluster: &home,
@@ -231,6 +232,7 @@ impl Inner {
             lost_proxies: &BTreeSet::new(),
             suspended: &none.suspended,
             holds: &at.holds,
+            context: &context.roles,
         };
         let rehearsed = self.rulebook_at(at).intend(checked.clone(), &dry).map_err(|e| Stop::failed(parent, e))?;
         let coming = rehearsed.inventory.places(|_| true);
@@ -251,6 +253,7 @@ impl Inner {
                 lost_proxies: &lost_proxies,
                 suspended: &survey.suspended,
                 holds: &at.holds,
+                context: &context.roles,
             };
             let intent = self.rulebook_at(at).intend(checked.clone(), &known).map_err(|e| Stop::failed(parent, e))?;
             self.mark_applied(at, parent, &meta, &intent.inventory).await?;
@@ -264,6 +267,7 @@ impl Inner {
                 Err(Carried::Stop(stop)) => return Err(stop),
                 Ok(mut outcome) => {
                     outcome.notes.splice(0..0, told.notes);
+                    outcome.notes.extend(context.notes);
                     outcome.damage = told.damage;
                     return Ok(outcome);
                 }
@@ -429,7 +433,7 @@ impl Inner {
             let words = "the inventory is being deleted and cannot be replaced: it is kept until the children are gone";
             outcome.notes.push(words.into());
         }
-        outcome.record_given_up(&intent.graph, intent.graph.given_up());
+        outcome.record_given_up(&intent.graph);
         outcome.applied = applied.refs();
         outcome.ignored.clone_from(&intent.ignored);
         outcome.unapplied.extend(intent.unapplied.iter().chain(&applied.unapplied).cloned());
@@ -489,7 +493,7 @@ impl Inner {
         }
         let mut removal = Removal::new(self, at, parent, inventory, Some(going)).await;
         removal.run(Some(Instant::now() + self.slice)).await;
-        outcome.removal = removal.report();
+        outcome.set_removal(removal.report());
         if removal.is_cut_short() {
             outcome.requeue = Some(Duration::ZERO);
         }

@@ -18,6 +18,7 @@ use tokio::{
 
 use super::{
     Error, Inner,
+    context::Roles,
     fields::Fingerprints,
     finalize::Session,
     hub::Hub,
@@ -44,6 +45,7 @@ pub(crate) struct Site {
     pub(super) hub: Hub,
     pub(super) fingerprints: Fingerprints,
     pub(super) definitions: Definitions,
+    pub(super) roles: Roles,
     pub(super) sessions: Mutex<BTreeMap<Uid, Session>>,
     /// Objects that are waited for, of all parents.
     pub(super) crowd: Crowd,
@@ -61,6 +63,7 @@ impl Site {
             client,
             fingerprints: Fingerprints::default(),
             definitions: Definitions::default(),
+            roles: Roles::default(),
             sessions: Mutex::default(),
             crowd: Crowd::default(),
             suspended: Mutex::default(),

@@ -45,7 +45,7 @@ struct Waiver {
 /// Collects objects and the edges between them, in any order.
 ///
 /// A [`Slot`] or [`Reason`] of another builder that is out of range here panics, as an index into a slice does.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct GraphBuilder {
     ids: Vec<ObjectId>,
     unordered: bool,

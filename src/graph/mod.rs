@@ -295,6 +295,23 @@ impl DependencyGraph {
         &self.given_up
     }
 
+    /// What a preferred edge said and why it does not hold, in words for a person.
+    #[must_use]
+    pub fn words_for(&self, given_up: &GivenUp) -> String {
+        let (from, to) = (self.id(given_up.from), self.id(given_up.to));
+        let rule = match &given_up.requirement {
+            Requirement::Preferred { rule, evidence, .. } => format!("rule {rule}: {evidence}"),
+            Requirement::Required { declared_by } => format!("declared by {declared_by}"),
+        };
+        match &given_up.reason {
+            GiveUpReason::ClosesCycle { back } => {
+                let way: Vec<_> = back.iter().skip(1).map(|node| self.id(*node).to_string()).collect();
+                format!("{from} does not wait for {to} ({rule}), which depends on it by way of {}", way.join(", "))
+            }
+            GiveUpReason::Waived { by } => format!("{from} does not wait for {to} ({rule}), as {by} says"),
+        }
+    }
+
     /// The group of a node.
     #[must_use]
     pub fn group(&self, node: Node) -> Group {

@@ -24,9 +24,9 @@
 //! ## Say what depends on what
 //!
 //! An edge *A → B* reads "A depends on B": B is applied first and deleted last. Declare it with the annotation
-//! `config.kubernetes.io/depends-on` on A, or in code with `Desired::depends_on`. An object goes before its Namespace and before
-//! the definition of its kind without being told. Declared edges always hold, and a cycle of them is an error that shows
-//! the whole cycle before anything is sent.
+//! `config.kubernetes.io/depends-on` on A, or in code with `Desired::depends_on`. Declared edges always hold, and a cycle of
+//! them is an error that shows the whole cycle before anything is sent. Most of an order need not be declared: rules find
+//! it ([`order`](super::order)).
 //!
 //! ## Keep something
 //!

@@ -2,6 +2,7 @@
 //! an operator over.
 //!
 //! - [`howto`]: the whole lifecycle, and each part by itself
+//! - [`order`]: what depends on what without being told, and the ways out
 //! - [`failures`]: every state a parent can be held in, why, and the way out
 //! - [`rbac`]: the rights an operator needs, request by request
 //! - [`migration`]: from owner references, from a finalizer with a list, from another manager name

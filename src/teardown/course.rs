@@ -14,8 +14,10 @@ use super::{
     policy,
     proof::{Block, Case, Event, Settled, Step},
     sequencer::Sequencer,
+    webhooks::{self, Ended, Webhooks},
 };
 use crate::{
+    answer::Answer,
     graph::{DependencyGraph, Node},
     object::ObjectId,
 };
@@ -70,6 +72,8 @@ struct Slot {
 /// - A DELETE for an object is handed out only when every object that depends on it is settled.
 /// - At most one request about an object is outstanding.
 /// - An object that is kept spreads: what it requires, its Namespace and its kind's definition are kept as well.
+/// - Where a webhook of the plan cannot be called, preferred edges to its configuration [end](Self::ended), so that it goes
+///   first; required edges hold.
 /// - The same answers in the same order lead to the same requests in the same order.
 #[derive(Debug)]
 pub struct Course {
@@ -79,6 +83,7 @@ pub struct Course {
     /// Handed out by `next_request` and not answered.
     outstanding: BTreeSet<Node>,
     unsettled: usize,
+    webhooks: Webhooks,
 }
 
 impl Course {
@@ -92,6 +97,7 @@ impl Course {
             slots: cases.into_iter().map(|(node, case)| (node, slot(case))).collect(),
             outbox: VecDeque::new(),
             outstanding: BTreeSet::new(),
+            webhooks: Webhooks::default(),
         };
         let kept: Vec<_> = this.slots.iter().filter(|(_, slot)| slot.case.is_kept()).map(|(node, _)| *node).collect();
         this.spread(kept);
@@ -134,7 +140,7 @@ impl Course {
     }
 
     /// The next request to send, or `None` until an answer or a change comes in. The steps handed out are `Get`,
-    /// `Delete`, `Unguard`, `Detach`, `Unreference`, `Resolve` and `ReadDefinition`.
+    /// `Delete`, `Unguard`, `Detach`, `Unreference`, `Resolve`, `ReadDefinition` and `ReadWebhooks`.
     pub fn next_request(&mut self) -> Option<(Node, Step)> {
         loop {
             if let Some(next) = self.next_begun() {
@@ -152,7 +158,10 @@ impl Course {
     /// with no other object.
     pub fn next_begun(&mut self) -> Option<(Node, Step)> {
         let next = self.outbox.pop_front()?;
-        self.outstanding.insert(next.0);
+        // A configuration is read before it is its turn; that is not about its deletion.
+        if next.1 != Step::ReadWebhooks {
+            self.outstanding.insert(next.0);
+        }
         Some(next)
     }
 
@@ -173,21 +182,67 @@ impl Course {
 
     /// What happened to the object of `node`.
     pub fn answer(&mut self, node: Node, event: Event) {
+        if let Event::Webhooks(names) = event {
+            self.webhooks.read(node, names);
+            return self.free_dead_webhooks();
+        }
         self.outstanding.remove(&node);
         let Some(slot) = self.slots.get_mut(&node) else { return };
         if matches!(slot.progress, Progress::Idle | Progress::Settled(_)) || slot.held {
             return;
         }
+        let refused_by = match &event {
+            Event::Refused(refusal) => match refusal.answer() {
+                Answer::WebhookUnavailable { webhook } => Some(webhook.clone()),
+                _ => None,
+            },
+            _ => None,
+        };
         let overtaken = std::mem::take(&mut slot.overtaken);
         let mut step = slot.case.on(event);
         if overtaken && step == Step::Wait {
             step = slot.case.on(Event::Changed);
         }
         self.take(node, step);
+        if refused_by.is_some_and(|webhook| self.webhooks.refused(node, &webhook)) {
+            self.look_for_webhooks();
+        }
+    }
+
+    /// A webhook cannot be called: asks the configurations that are to go, and have not begun to, whose it is.
+    fn look_for_webhooks(&mut self) {
+        let graph = Arc::clone(self.sequencer.graph());
+        for (node, slot) in &self.slots {
+            let waits = slot.progress == Progress::Idle && !slot.case.is_kept();
+            if waits && webhooks::is_configuration(graph.id(*node)) && self.webhooks.ask(*node) {
+                self.outbox.push_back((*node, Step::ReadWebhooks));
+            }
+        }
+        self.free_dead_webhooks();
+    }
+
+    /// Ends the preferred edges to configurations of webhooks that cannot be called, so that these go first. Required
+    /// edges hold.
+    fn free_dead_webhooks(&mut self) {
+        let graph = Arc::clone(self.sequencer.graph());
+        for (configuration, webhook) in self.webhooks.dead() {
+            for dependent in graph.dependents(configuration) {
+                if !graph.requires(*dependent, configuration) && self.sequencer.waive(*dependent, configuration) {
+                    self.webhooks.end(&graph, *dependent, configuration, &webhook);
+                }
+            }
+        }
+    }
+
+    /// Preferred edges that ended because a webhook cannot be called.
+    #[must_use]
+    pub fn ended(&self) -> &[Ended] {
+        self.webhooks.ended()
     }
 
     /// Every request that was handed out and not answered is lost, because whoever sent it was cancelled: ask again.
     pub fn recall(&mut self) {
+        self.webhooks.forget_questions();
         for node in std::mem::take(&mut self.outstanding) {
             self.answer(node, Event::Changed);
         }
@@ -247,6 +302,10 @@ impl Course {
                 }
                 self.unsettled -= 1;
                 self.sequencer.settle(node);
+                // What its webhooks refused may be tried again.
+                for refused in self.webhooks.refused_by(node) {
+                    self.wake(refused);
+                }
                 return;
             }
             step => {

@@ -315,6 +315,7 @@ impl Executor {
                 Crd::NotFound => Event::Definition { exists: false },
                 Crd::Unknown { reason } | Crd::Forbidden { reason } => Event::Unknown(reason),
             },
+            Step::ReadWebhooks => requests::webhooks(&self.client, subject).await,
             // Not requests; a course keeps them to itself.
             Step::Wait | Step::Settle(_) | Step::Block(_) => Event::Changed,
         }

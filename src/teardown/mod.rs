@@ -17,6 +17,7 @@ mod run;
 mod sequencer;
 mod wakes;
 mod watching;
+mod webhooks;
 
 pub use self::{
     course::{Course, Hint, Progress},
@@ -27,6 +28,7 @@ pub use self::{
     report::{Blocker, Kept, Report},
     run::{Run, Slice, Underway},
     sequencer::Sequencer,
+    webhooks::Ended,
 };
 pub(crate) use self::{
     executor::{Agenda, Crowd, Executor},

@@ -17,7 +17,7 @@
 //! server lacks groups) each lead to one question and prove nothing. Refusals, time-outs and server errors leave the
 //! object [unknown](Reason::Unknown), and unknown blocks.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 use super::live::{Authority, Live};
 use crate::{
@@ -238,6 +238,8 @@ pub enum Step {
     Resolve,
     /// Read the CustomResourceDefinition of the kind by name.
     ReadDefinition,
+    /// Read which webhooks this webhook configuration names.
+    ReadWebhooks,
     /// Nothing; it is done with.
     Settle(Settled),
     /// Nothing for now; ask again with [`Event::Changed`] later.
@@ -267,6 +269,8 @@ pub enum Event {
         /// Whether it exists.
         exists: bool,
     },
+    /// The webhooks that a webhook configuration names; `None` if it could not be read.
+    Webhooks(Option<BTreeSet<String>>),
     /// Nothing could be learned, and why.
     Unknown(String),
     /// Something may have changed, or enough time has passed; nothing is known.
@@ -375,7 +379,8 @@ impl Case {
                 Step::Settle(Settled::Gone(Proof::DeleteStatus))
             }
             Event::DeleteStatus(_) => Step::Get,
-            Event::Changed => {
+            // What a configuration names is for the course to judge.
+            Event::Changed | Event::Webhooks(_) => {
                 self.rounds = 0;
                 Step::Get
             }

@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::{
     course::{Course, Progress},
     proof::{Case, Proof, Reason, Settled},
+    webhooks::Ended,
 };
 use crate::{
     graph::Node,
@@ -92,6 +93,8 @@ pub struct Report {
     pub blockers: Vec<Blocker>,
     /// What waits for its dependents only.
     pub waiting: Vec<Blocker>,
+    /// Preferred edges that ended, because a webhook cannot be called and its configuration has to go first.
+    pub ended: Vec<Ended>,
 }
 
 impl Report {
@@ -131,7 +134,7 @@ impl Report {
     /// The report of a course; `since` tells when an object was first found blocked.
     #[must_use]
     pub fn of(course: &Course, since: &BTreeMap<ObjectId, Time>) -> Self {
-        let mut report = Self::default();
+        let mut report = Self { ended: course.ended().to_vec(), ..Self::default() };
         let graph = course.graph();
         for (node, case, progress) in course.progress() {
             let id = &case.subject().id;

@@ -1,15 +1,20 @@
-//! The DELETE that a teardown sends. Thin: what to delete and what the answer means is decided elsewhere.
+//! The DELETE that a teardown sends, and what it has to read beyond metadata. Thin: what to delete and what the answer means is decided elsewhere.
 
 use kube_client::{
     Client,
-    api::{DeleteParams, Preconditions, PropagationPolicy},
+    api::{DeleteParams, DynamicObject, Preconditions, PropagationPolicy},
 };
 
 use super::{
     live::Live,
     proof::{Event, Propagation, Subject},
 };
-use crate::{answer::Refusal, api::metadata_api, manager::Manager, object::Uid};
+use crate::{
+    answer::Refusal,
+    api::{api, metadata_api},
+    manager::Manager,
+    object::Uid,
+};
 
 /// Deletes one incarnation of an object.
 pub(crate) async fn delete(
@@ -44,4 +49,15 @@ pub(crate) async fn delete(
         ),
         Err(error) => Event::Refused(Refusal::about(&subject.id, &error)),
     }
+}
+
+/// Reads which webhooks a webhook configuration names.
+pub(crate) async fn webhooks(client: &Client, subject: &Subject) -> Event {
+    let read = api::<DynamicObject>(client, &subject.resource, None).get(subject.id.name()).await;
+    let names = read.ok().map(|configuration| {
+        let webhooks = configuration.data.get("webhooks").and_then(|webhooks| webhooks.as_array());
+        let names = webhooks.into_iter().flatten().filter_map(|webhook| webhook.get("name")?.as_str());
+        names.map(ToOwned::to_owned).collect()
+    });
+    Event::Webhooks(names)
 }

@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::graph::{DependencyGraph, Node};
+use crate::graph::{DependencyGraph, Group, Node};
 
 /// Which way the graph is walked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +56,8 @@ pub struct Sequencer {
     path: Vec<u32>,
     queue: BinaryHeap<(u32, Reverse<Node>)>,
     unsettled: usize,
+    /// Pairs of which the second does not wait for the first any more.
+    waived: BTreeSet<(Node, Node)>,
 }
 
 impl Sequencer {
@@ -97,6 +99,7 @@ impl Sequencer {
             path,
             queue: BinaryHeap::new(),
             unsettled: graph.len(),
+            waived: BTreeSet::new(),
             graph,
         };
         for node in free {
@@ -153,16 +156,38 @@ impl Sequencer {
             return;
         }
         let direction = self.direction;
-        let nexts = graph.members(group).iter().flat_map(|member| after(&graph, direction, *member));
-        for next_group in nexts.map(|next| graph.group(*next)).filter(|next| *next != group) {
-            let held = &mut self.held_by[next_group.index()];
-            *held -= 1;
-            if *held == 0 {
-                for member in graph.members(next_group) {
-                    self.enqueue(*member);
+        for member in graph.members(group) {
+            for next in after(&graph, direction, *member) {
+                if graph.group(*next) != group && !self.waived.contains(&(*member, *next)) {
+                    self.let_go(graph.group(*next));
                 }
             }
         }
+    }
+
+    /// One node less holds a group back.
+    fn let_go(&mut self, group: Group) {
+        let held = &mut self.held_by[group.index()];
+        *held -= 1;
+        if *held == 0 {
+            for member in Arc::clone(&self.graph).members(group) {
+                self.enqueue(*member);
+            }
+        }
+    }
+
+    /// Lets `node` go without waiting for `first`, which would have had to be settled before it. Returns whether it was
+    /// waiting for it; members of one group do not wait for each other. What makes that right is the caller's business.
+    pub fn waive(&mut self, first: Node, node: Node) -> bool {
+        let (held_by, held) = (self.graph.group(first), self.graph.group(node));
+        let waits = held_by != held
+            && self.open_members[held_by.index()] > 0
+            && before(&self.graph, self.direction, node).binary_search(&first).is_ok();
+        if !waits || !self.waived.insert((first, node)) {
+            return false;
+        }
+        self.let_go(held);
+        true
     }
 
     /// Whether `node` is settled.
@@ -182,6 +207,7 @@ impl Sequencer {
         let group = self.graph.group(node);
         let groups: BTreeSet<_> = before(&self.graph, self.direction, node)
             .iter()
+            .filter(|first| !self.waived.contains(&(**first, node)))
             .map(|n| self.graph.group(*n))
             .filter(|g| *g != group)
             .collect();
@@ -330,6 +356,7 @@ mod tests {
             edges in proptest::collection::vec((0_usize..12, 0_usize..12), 0..40),
             picks in proptest::collection::vec(0_usize..12, 0..200),
             application in any::<bool>(),
+            waivers in proptest::collection::vec((0_usize..12, 0_usize..12), 0..6),
         ) {
             let graph = graph(12, &edges);
             let mut sequencer = if application {
@@ -341,10 +368,23 @@ mod tests {
             let mut taken: Vec<Node> = Vec::new();
             let mut handed_out = BTreeSet::new();
             let mut picks = picks.into_iter();
+            let nodes: Vec<Node> = graph.nodes().collect();
+            let (mut waivers, mut waived) = (waivers.into_iter(), BTreeSet::new());
             loop {
+                // At any time somebody may decide that something need not be waited for.
+                if let Some((first, node)) = waivers.next().map(|(a, b)| (nodes[a], nodes[b]))
+                    && sequencer.waive(first, node)
+                {
+                    prop_assert!(before(&graph, direction, node).contains(&first) && !sequencer.is_settled(node));
+                    prop_assert!(!sequencer.waive(first, node), "once");
+                    waived.insert((first, node));
+                }
                 while let Some(node) = sequencer.ready() {
                     prop_assert!(handed_out.insert(node), "handed out twice");
-                    for earlier in before(&graph, direction, node).iter().map(|n| graph.group(*n)) {
+                    let group = graph.members(graph.group(node));
+                    let pairs = group.iter().flat_map(|n| before(&graph, direction, *n).iter().map(move |first| (*first, *n)));
+                    for (first, node) in pairs.filter(|pair| !waived.contains(pair)) {
+                        let earlier = graph.group(first);
                         let settled = graph.members(earlier).iter().all(|n| sequencer.is_settled(*n));
                         prop_assert!(settled || earlier == graph.group(node));
                     }

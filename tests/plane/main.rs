@@ -17,6 +17,7 @@ mod foreign_hands;
 mod hop_137;
 mod hostile;
 mod inventory_store;
+mod istio;
 mod laws;
 mod limited_rights;
 mod proxies;

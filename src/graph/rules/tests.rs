@@ -52,7 +52,9 @@ impl World {
 
     fn graph_by(&self, rules: &Rules) -> DependencyGraph {
         let mut builder = GraphBuilder::new();
-        self.set.iter().for_each(|(id, _)| drop(builder.add(id.clone()).unwrap()));
+        for (id, _) in &self.set {
+            builder.add(id.clone()).unwrap();
+        }
         builder.infer(rules, &self.manifests());
         builder.build().unwrap()
     }

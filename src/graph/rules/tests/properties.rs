@@ -99,7 +99,9 @@ fn all(graph: &DependencyGraph) -> Vec<String> {
 /// The pairs that two rules about servers find, whether or not they hold.
 fn servers(world: &World) -> Vec<String> {
     let mut builder = GraphBuilder::new();
-    world.set.iter().for_each(|(id, _)| drop(builder.add(id.clone()).unwrap()));
+    for (id, _) in &world.set {
+        builder.add(id.clone()).unwrap();
+    }
     builder.infer(&Rules::none().with(ServedBy).with(ServedByWildcard), &world.manifests());
     let graph = builder.build().unwrap();
     let held = ["served-by", "served-by-wildcard"].into_iter().flat_map(|rule| edges(&graph, rule));
