@@ -20,7 +20,10 @@ use crate::{
 /// Roles by name, as they were read last, or why they could not be. They change seldom, and all that hangs on them is an
 /// order that can be given up.
 #[derive(Debug, Default)]
-pub(super) struct Roles(Mutex<BTreeMap<ObjectId, (Instant, Result<DynamicObject, String>)>>);
+pub(super) struct Roles(Mutex<BTreeMap<ObjectId, (Instant, Read)>>);
+
+/// A role that exists, or why it could not be read.
+type Read = Result<DynamicObject, String>;
 
 /// What rules read beside the desired set.
 #[derive(Debug, Default)]
@@ -52,7 +55,7 @@ impl Site {
         context
     }
 
-    async fn read_roles(&self, wanted: BTreeSet<ObjectId>) -> BTreeMap<ObjectId, Result<DynamicObject, String>> {
+    async fn read_roles(&self, wanted: BTreeSet<ObjectId>) -> BTreeMap<ObjectId, Read> {
         let now = Instant::now();
         let is_fresh = |at: &Instant| now.duration_since(*at) < LOOK_AGAIN;
         let mut found = BTreeMap::new();
