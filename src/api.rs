@@ -109,8 +109,18 @@ pub(crate) fn patched_by(field_manager: Option<&str>) -> PatchParams {
     PatchParams { field_manager: field_manager.map(ToOwned::to_owned), ..PatchParams::default() }
 }
 
-/// The merge patch that takes one finalizer off and leaves the others, in exactly the state that was read.
-pub(crate) fn finalizer_off(uid: &str, resource_version: &str, finalizers: &[String], finalizer: &str) -> Patch<Value> {
-    let rest: Vec<_> = finalizers.iter().filter(|f| *f != finalizer).collect();
+/// The merge patch that takes finalizers off and leaves the others, in exactly the state that was read.
+pub(crate) fn finalizers_off(
+    uid: &str,
+    resource_version: &str,
+    finalizers: &[String],
+    off: impl Fn(&str) -> bool,
+) -> Patch<Value> {
+    let rest: Vec<_> = finalizers.iter().filter(|f| !off(f)).collect();
     Patch::Merge(json!({"metadata": {"uid": uid, "resourceVersion": resource_version, "finalizers": rest}}))
+}
+
+/// [`finalizers_off`] for one.
+pub(crate) fn finalizer_off(uid: &str, resource_version: &str, finalizers: &[String], finalizer: &str) -> Patch<Value> {
+    finalizers_off(uid, resource_version, finalizers, |f| f == finalizer)
 }

@@ -163,6 +163,12 @@ impl Allowed {
         self
     }
 
+    /// Whether this finalizer may be stripped off objects of `kind`.
+    #[must_use]
+    pub fn strips(&self, manager: &Manager, kind: &GroupKind, finalizer: &str) -> bool {
+        !is_own(manager, finalizer) && self.finalizers.get(finalizer).is_some_and(|kinds| kinds.contains(kind))
+    }
+
     /// What of `request`, found on the parent with this `uid`, is admitted.
     #[must_use]
     pub fn admit(&self, manager: &Manager, uid: &Uid, request: &Request) -> Admitted {
@@ -172,11 +178,10 @@ impl Allowed {
             return admitted;
         }
         for wish in &request.finalizers {
-            let own = manager.owns_key(&wish.finalizer) || NEVER.contains(&wish.finalizer.as_str());
-            let kinds = self.finalizers.get(&wish.finalizer);
-            if own || !kinds.is_some_and(|kinds| kinds.contains(&wish.object.group_kind())) {
+            if !self.strips(manager, &wish.object.group_kind(), &wish.finalizer) {
                 let (object, finalizer) = (wish.object.clone(), wish.finalizer.clone());
-                admitted.refused.push(Refused::Finalizer { object, finalizer, never: own });
+                let never = is_own(manager, &finalizer);
+                admitted.refused.push(Refused::Finalizer { object, finalizer, never });
             } else {
                 let named = Named { object: wish.object.clone(), uid: wish.uid.clone() };
                 admitted.finalizers.entry(named).or_default().insert(wish.finalizer.clone());
@@ -198,6 +203,11 @@ impl Allowed {
         }
         admitted
     }
+}
+
+/// Whether a finalizer is one that no list can admit.
+fn is_own(manager: &Manager, finalizer: &str) -> bool {
+    manager.owns_key(finalizer) || NEVER.contains(&finalizer)
 }
 
 /// What of a request is admitted, and what is not.

@@ -87,6 +87,13 @@ impl Manager {
         self.key("force")
     }
 
+    /// Annotation in manifests of Namespaces and CustomResourceDefinitions: `hold` or `keep`, what happens at the end while something
+    /// else uses the object. Never on live objects.
+    #[must_use]
+    pub fn in_use_annotation(&self) -> String {
+        self.key("in-use")
+    }
+
     /// First finalizer on the parent: nothing may be created before it is there.
     #[must_use]
     pub fn finalizer(&self) -> String {

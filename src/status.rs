@@ -138,6 +138,10 @@ fn deletion_reason(outcome: &Outcome) -> &'static str {
         "Disowned"
     } else if any(|r| matches!(r, Reason::Recreated { .. })) {
         "Recreated"
+    } else if any(|r| matches!(r, Reason::InUse { .. })) {
+        "InUse"
+    } else if any(|r| matches!(r, Reason::UseUnknown)) {
+        "UseUnknown"
     } else if any(|r| matches!(r, Reason::Refused)) {
         "DeletionRefused"
     } else if any(|r| matches!(r, Reason::Forbidden)) {

@@ -1,6 +1,7 @@
 //! Putting a custodian together.
 
 use std::{
+    collections::BTreeSet,
     fmt,
     marker::PhantomData,
     sync::{Arc, Mutex},
@@ -13,7 +14,7 @@ use kube_core::Resource;
 use serde::de::DeserializeOwned;
 
 use super::{
-    Adoption, Custodian, Error, HoldsOf, Inner, PolicyOf, PruneGuard, Target, TargetOf, Unavailable,
+    Adoption, Custodian, Error, HoldsOf, InUseOf, Inner, PolicyOf, PruneGuard, Target, TargetOf, Unavailable,
     hub::{Hub, Wakeups},
     intent::Rulebook,
     site::Site,
@@ -22,11 +23,12 @@ use super::{
 };
 use crate::{
     finalizer::Finalizer,
+    force::Allowed,
     gate::Gate,
     graph::Rules,
-    inventory::{ConfigMapStore, DeletionPolicy, InventoryStore},
+    inventory::{ConfigMapStore, DeletionPolicy, InUsePolicy, InventoryStore},
     manager::Manager,
-    object::{ObjectId, ParentRef},
+    object::{GroupKind, ObjectId, ParentRef},
     ownership::{
         self, OwnershipPolicy,
         proxy::{ProxyKinds, ProxyOwners, References},
@@ -52,6 +54,9 @@ pub struct Builder<K> {
     children_on_delete: DeletionPolicy,
     prune: bool,
     guard: PruneGuard,
+    in_use: InUseOf,
+    scan: BTreeSet<GroupKind>,
+    force: Allowed,
     slice: Duration,
     concurrency: usize,
     watch: Watch,
@@ -87,6 +92,9 @@ where
             children_on_delete: DeletionPolicy::Delete,
             prune: true,
             guard: PruneGuard::default(),
+            in_use: Arc::new(|_, _| InUsePolicy::default()),
+            scan: BTreeSet::new(),
+            force: Allowed::nothing(),
             slice: Duration::from_secs(1),
             concurrency: DEFAULT_CONCURRENCY,
             watch: Watch::Auto,
@@ -243,6 +251,57 @@ where
         self
     }
 
+    /// Sets what happens to Namespaces and CustomResourceDefinitions that something else still uses when their turn to be
+    /// deleted has come: [`InUsePolicy::Hold`] unless set. A manifest may ask for `hold` or `keep` by itself, see
+    /// [`Desired::in_use`](super::Desired::in_use).
+    ///
+    /// A CustomResourceDefinition is in use by every object of its kind that does not go as well. A Namespace is in use by
+    /// - children and proxies of other parents of this manager, of every kind that this process watches or has on record for the
+    ///   parent;
+    /// - parents of this custodian's kind (the parent itself does not hold its own Namespace, which is kept for it);
+    /// - Pods and PersistentVolumeClaims that are not children, and whose chain of controllers (Pod, ReplicaSet, Deployment) does
+    ///   not lead to one. Claims made from a StatefulSet's templates have no controller unless its retention policy says so: the data
+    ///   in them is nobody's to delete along;
+    /// - objects of the kinds given to [`in_use_scan`](Self::in_use_scan).
+    ///
+    /// This is read directly before each DELETE. A child that asks to be kept, or was given up, keeps its container under every policy.
+    ///
+    /// # Permissions
+    /// `list` on the kind that a CustomResourceDefinition defines, in all namespaces, and `get` on the definition. In a Namespace: `list` on
+    /// `pods`, `persistentvolumeclaims`, the parents and the kinds of the children, and `get` on what controls the Pods. What may not be
+    /// read holds the container, and the report names the missing rule; under [`InUsePolicy::Delete`] it is passed over.
+    pub fn in_use(self, policy: InUsePolicy) -> Self {
+        self.in_use_of(move |_, _| policy)
+    }
+
+    /// [`in_use`](Self::in_use), decided object by object.
+    pub fn in_use_of(mut self, policy: impl Fn(&ParentRef, &ObjectId) -> InUsePolicy + Send + Sync + 'static) -> Self {
+        self.in_use = Arc::new(policy);
+        self
+    }
+
+    /// Further kinds whose objects use the Namespace that they are in, unless they are children or are controlled by one.
+    ///
+    /// # Permissions
+    /// `list` on each of them in the Namespaces among the children.
+    pub fn in_use_scan(mut self, kinds: impl IntoIterator<Item = GroupKind>) -> Self {
+        self.scan.extend(kinds);
+        self
+    }
+
+    /// Sets what is admitted of [requests to force](crate::force) that stand on a parent. Nothing unless set: whoever may edit a
+    /// parent may write them.
+    ///
+    /// A finalizer is stripped of an object only if it is the recorded incarnation of a child, carries the parent's marks and is being
+    /// deleted already.
+    ///
+    /// # Permissions
+    /// `patch` on the objects.
+    pub fn force(mut self, allowed: Allowed) -> Self {
+        self.force = allowed;
+        self
+    }
+
     /// Sets how long one reconcile may wait for removals. One second unless set.
     pub fn slice(mut self, slice: Duration) -> Self {
         self.slice = slice;
@@ -330,6 +389,9 @@ where
                 children_on_delete: self.children_on_delete,
                 prune: self.prune,
                 guard: self.guard,
+                scan: self.scan,
+                in_use: self.in_use,
+                force: self.force,
                 slice: self.slice,
                 creator: self.creator,
                 gate: self.gate,

@@ -9,7 +9,7 @@ use kube_core::{DynamicObject, Resource, TypeMeta};
 use serde::Serialize;
 
 use crate::{
-    inventory::DeletionPolicy,
+    inventory::{DeletionPolicy, InUsePolicy},
     manager::Manager,
     object::{self, ObjectId},
 };
@@ -51,6 +51,18 @@ pub enum Error {
         /// Which key.
         key: String,
     },
+    /// What is said of an object in use is not what a desired set may say.
+    #[error(
+        "{key:?} of {id} is {value:?}: use \"hold\" or \"keep\"; only the custodian's builder can say that something in use is deleted"
+    )]
+    InUse {
+        /// Which object.
+        id: ObjectId,
+        /// The annotation.
+        key: String,
+        /// Its value, cut to a readable length.
+        value: String,
+    },
     /// Something is said about an object that is not in the set.
     #[error("{0} is not in the desired set, so nothing can be said about it")]
     NotInSet(ObjectId),
@@ -85,6 +97,7 @@ pub struct Desired {
     objects: Vec<DynamicObject>,
     depends_on: Vec<(ObjectId, ObjectId)>,
     deletion: BTreeMap<ObjectId, DeletionPolicy>,
+    in_use: BTreeMap<ObjectId, InUsePolicy>,
 }
 
 impl Desired {
@@ -151,6 +164,17 @@ impl Desired {
         self
     }
 
+    /// Says what happens to a Namespace or CustomResourceDefinition that something else still uses when its turn to be deleted has
+    /// come: [`InUsePolicy::Hold`] or [`InUsePolicy::Keep`]. Recorded with the object. A manifest says the same by the annotation
+    /// [`Manager::in_use_annotation`], which is taken off before it is applied.
+    ///
+    /// That something in use is deleted all the same can only be said by [`Builder::in_use`](super::Builder::in_use): manifests, and the
+    /// inventory, are often within a tenant's reach.
+    pub fn in_use(&mut self, id: ObjectId, policy: InUsePolicy) -> &mut Self {
+        self.in_use.insert(id, policy);
+        self
+    }
+
     /// Number of objects.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -167,9 +191,13 @@ impl Desired {
     pub(crate) fn check(self, manager: &Manager) -> Result<Checked, Error> {
         let mut objects = BTreeMap::new();
         let mut stored = BTreeMap::new();
-        for (position, object) in self.objects.into_iter().enumerate() {
+        let mut in_use = BTreeMap::new();
+        for (position, mut object) in self.objects.into_iter().enumerate() {
             let id = ObjectId::of(&object).map_err(|source| Error::Identity { position, source })?;
             check_fields(&id, &object)?;
+            if let Some(policy) = take_in_use(&id, &mut object, manager)? {
+                in_use.insert(id.clone(), policy);
+            }
             check_keys(&id, &object, manager)?;
             let place =
                 (stored_group(&id), id.kind().to_owned(), id.namespace().map(str::to_owned), id.name().to_owned());
@@ -181,11 +209,16 @@ impl Desired {
             }
         }
         let said_about = self.depends_on.iter().map(|(from, _)| from).chain(self.deletion.keys());
+        let said_about = said_about.chain(self.in_use.keys());
         let about: BTreeSet<_> = said_about.collect();
         if let Some(id) = about.into_iter().find(|id| !objects.contains_key(*id)) {
             return Err(Error::NotInSet(id.clone()));
         }
-        Ok(Checked { objects, depends_on: self.depends_on, deletion: self.deletion })
+        if let Some((id, _)) = self.in_use.iter().find(|(_, policy)| **policy == InUsePolicy::Delete) {
+            return Err(Error::InUse { id: id.clone(), key: manager.in_use_annotation(), value: "delete".into() });
+        }
+        in_use.extend(self.in_use);
+        Ok(Checked { objects, depends_on: self.depends_on, deletion: self.deletion, in_use })
     }
 }
 
@@ -207,6 +240,7 @@ pub(crate) struct Checked {
     pub(crate) objects: BTreeMap<ObjectId, DynamicObject>,
     pub(crate) depends_on: Vec<(ObjectId, ObjectId)>,
     pub(crate) deletion: BTreeMap<ObjectId, DeletionPolicy>,
+    pub(crate) in_use: BTreeMap<ObjectId, InUsePolicy>,
 }
 
 /// The version that a manifest is written in.
@@ -253,6 +287,17 @@ fn check_fields(id: &ObjectId, object: &DynamicObject) -> Result<(), Error> {
     match refused.into_iter().find(|(_, present, _)| *present) {
         Some((field, _, why)) => Err(Error::Field { id: id.clone(), field, why }),
         None => Ok(()),
+    }
+}
+
+/// What the manifest says of an object in use; the annotation is not applied.
+fn take_in_use(id: &ObjectId, object: &mut DynamicObject, manager: &Manager) -> Result<Option<InUsePolicy>, Error> {
+    let key = manager.in_use_annotation();
+    match object.metadata.annotations.as_mut().and_then(|all| all.remove(&key)).as_deref() {
+        None => Ok(None),
+        Some("hold") => Ok(Some(InUsePolicy::Hold)),
+        Some("keep") => Ok(Some(InUsePolicy::Keep)),
+        Some(value) => Err(Error::InUse { id: id.clone(), key, value: value.chars().take(80).collect() }),
     }
 }
 

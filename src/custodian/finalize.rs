@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::{
     Inner, LOOK_AGAIN,
     fields::Fingerprints,
+    forcing::{Forcing, recorded},
     intent::removal_graph,
     outcome::{Hold, Outcome, Phase},
     reconcile::{carries, of_another_cluster, unreadable},
@@ -94,6 +95,8 @@ impl Removal {
             subject.role = entry.role;
             subject.recreations = entry.recreations;
             subject.keep = entry.role == Role::Child && (keep_all || entry.deletion == DeletionPolicy::Keep);
+            subject.in_use = inner.in_use_of(parent, entry);
+            subject.strip = inner.to_strip(entry);
             subject.propagation = policy::propagation(&entry.id, !graph.dependencies(node).is_empty());
             let live = seen.get(&entry.id).cloned();
             cases.insert(node, Case::new(subject, Arc::clone(&authority), live));
@@ -109,7 +112,9 @@ impl Removal {
                 course.hold(node, Block::said(Reason::NotManaged, refused.reason.to_string()));
             }
         }
+        let insight = Arc::new(inner.insight(site, parent, inventory, chosen));
         let executor = Executor {
+            insight,
             client: site.client.clone(),
             resolver: site.resolver.clone(),
             authority,
@@ -301,20 +306,27 @@ impl Inner {
             }
             return Ok(Outcome::held(parent.clone(), hold));
         }
-        let forced = match self.released_by_gate(parent, meta, &inventory).await {
-            Ok(forced) => forced,
+        let released = match self.released_by_gate(parent, meta, &inventory).await {
+            Ok(released) => released,
             Err(mut blocked) => {
                 blocked.notes.splice(0..0, notes);
                 blocked.damage = damage.damage;
                 return Ok(*blocked);
             }
         };
-        let version = self.decide(&mut inventory, version, forced).await?;
+        let mut version = self.decide(&mut inventory, version, released).await?;
         if let Some(gate) = self.gate.as_ref().filter(|_| version.is_some()) {
             // From here on the record answers.
             gate.forget(&LiveRef::new(parent.id.clone(), parent.uid.clone()));
         }
+        let Forcing { forced, notes: more } = self.force(parent, meta, &mut inventory, |_| true);
+        notes.extend(more);
+        if let Some(before) = version.take_if(|_| !forced.is_empty()) {
+            version = Some(self.store.save(&inventory, SaveOptions::replace(before)).await?);
+        }
+        notes.extend(recorded(&inventory));
         let mut outcome = self.slice_of(&at, parent, inventory, version, damage).await?;
+        outcome.forced = forced;
         outcome.notes.splice(0..0, notes);
         Ok(outcome)
     }

@@ -87,8 +87,8 @@ enum Sync {
 type Place = (GroupKind, Option<String>);
 
 struct Watched {
-    /// The version that is watched: one that was served when the watch began.
-    version: String,
+    /// The kind as it was served when the watch began.
+    kind: ResourceKind,
     seen: BTreeMap<ObjectId, Live>,
     sync: watch::Sender<Sync>,
     task: AbortHandle,
@@ -223,7 +223,7 @@ impl Hub {
         let place = (kind.group_kind(), namespace.clone());
         let mut state = lock(&self.state);
         match state.places.get_mut(&place) {
-            Some(watched) if watched.version == kind.version => {
+            Some(watched) if watched.kind.version == kind.version => {
                 watched.asked = Instant::now();
                 return watched.sync.subscribe();
             }
@@ -248,8 +248,8 @@ impl Hub {
             None => false,
         }));
         let seen = state.places.remove(&place).map(|watched| watched.seen).unwrap_or_default();
-        let (version, task, asked) = (kind.version.clone(), task.abort_handle(), Instant::now());
-        state.places.insert(place, Watched { version, seen, sync, task, asked });
+        let (task, asked) = (task.abort_handle(), Instant::now());
+        state.places.insert(place, Watched { kind: kind.clone(), seen, sync, task, asked });
         receiver
     }
 
@@ -280,6 +280,11 @@ impl Hub {
             kinds.entry(kind).or_insert_with(|| KindWatch::new(kind.clone())).add(namespace.clone(), here);
         }
         kinds.into_values().collect()
+    }
+
+    /// Every kind that is, or is to be, watched, as it was served when that began.
+    pub(crate) fn kinds(&self) -> Vec<(GroupKind, ResourceKind)> {
+        lock(&self.state).places.iter().map(|((kind, _), watched)| (kind.clone(), watched.kind.clone())).collect()
     }
 
     /// Changes of objects labelled with `parent`, from now on.

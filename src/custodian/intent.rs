@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     graph::{self, DependencyGraph, GraphBuilder, ManifestSet, Node, Rules, annotations},
-    inventory::{ClusterId, DeletionPolicy, Edge, Entry, Inventory, Origin, Role},
+    inventory::{ClusterId, DeletionPolicy, Edge, Entry, InUsePolicy, Inventory, Origin, Role},
     manager::Manager,
     object::{GroupKind, ObjectId, ParentRef, ResourceKind, Scope, Uid},
     ownership::{
@@ -198,7 +198,7 @@ impl Rulebook {
         let placement = self.place(known, &objects, &order)?;
         let graph = with_proxies(order, &placement).map_err(|source| Error::Graph { source })?;
         let manifests = self.manifests(known, objects, &placement)?;
-        let (inventory, fresh) = self.entries(known, &graph, &manifests, &desired.deletion);
+        let (inventory, fresh) = self.entries(known, &graph, &manifests, &desired.deletion, &desired.in_use);
         let dropped: BTreeSet<_> = inventory
             .entries()
             .map(|e| &e.id)
@@ -324,6 +324,7 @@ impl Rulebook {
         graph: &DependencyGraph,
         manifests: &BTreeMap<ObjectId, Manifest>,
         deletion: &BTreeMap<ObjectId, DeletionPolicy>,
+        in_use: &BTreeMap<ObjectId, InUsePolicy>,
     ) -> (Inventory, BTreeSet<ObjectId>) {
         let mut inventory = known.stored.clone();
         inventory.held.extend(known.holds.iter().cloned());
@@ -350,6 +351,7 @@ impl Rulebook {
             let asked = deletion.get(id).copied();
             let by_origin = if entry.origin == Origin::Adopted { DeletionPolicy::Keep } else { DeletionPolicy::Delete };
             entry.deletion = asked.unwrap_or(by_origin);
+            entry.in_use = in_use.get(id).copied();
             entry.edges.retain(|edge| leaving.contains(&edge.to));
             entry.edges.extend(edges_of(graph, id));
             inventory.insert(entry);

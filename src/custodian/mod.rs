@@ -27,12 +27,14 @@
 
 mod apply;
 mod builder;
+mod containers;
 mod context;
 mod desired;
 mod error;
 mod fields;
 mod finalize;
 mod follow;
+mod forcing;
 mod gating;
 mod holds;
 mod hub;
@@ -52,6 +54,7 @@ mod unite;
 mod watches;
 
 use std::{
+    collections::BTreeSet,
     fmt,
     marker::PhantomData,
     sync::{Arc, Mutex},
@@ -69,6 +72,7 @@ pub use self::{
     builder::Builder,
     desired::{Desired, Error as DesiredError},
     error::Error,
+    forcing::Forced,
     hub::Wakeup,
     intent::Error as IntentError,
     kubeconfig::kubeconfig,
@@ -81,10 +85,11 @@ pub use self::{
 use self::{intent::Rulebook, registry::Registry, site::Site, target::Reach};
 use crate::{
     finalizer::Finalizer,
+    force::Allowed,
     gate::Gate,
-    inventory::{DeletionPolicy, InventoryStore},
+    inventory::{DeletionPolicy, InUsePolicy, InventoryStore},
     manager::Manager,
-    object::{ObjectId, ParentRef},
+    object::{GroupKind, ObjectId, ParentRef},
     ownership::{BackPointer, OwnershipPolicy},
 };
 
@@ -153,6 +158,7 @@ impl PruneGuard {
 
 type PolicyOf = Arc<dyn Fn(&ParentRef) -> OwnershipPolicy + Send + Sync>;
 type TargetOf<K> = Arc<dyn Fn(Arc<K>) -> BoxFuture<'static, Result<Target, Unavailable>> + Send + Sync>;
+type InUseOf = Arc<dyn Fn(&ParentRef, &ObjectId) -> InUsePolicy + Send + Sync>;
 type HoldsOf = Arc<dyn Fn(&ParentRef) -> Vec<ObjectId> + Send + Sync>;
 
 /// Everything that is not about one parent.
@@ -177,6 +183,9 @@ pub(crate) struct Inner {
     children_on_delete: DeletionPolicy,
     prune: bool,
     guard: PruneGuard,
+    scan: BTreeSet<GroupKind>,
+    in_use: InUseOf,
+    force: Allowed,
     slice: Duration,
     creator: Option<String>,
     gate: Option<Gate>,

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use kube_runtime::controller::Action;
 
-use super::{Error, desired};
+use super::{Error, Forced, desired};
 use crate::{
     gate::{Blocked, Unmet},
     graph::DependencyGraph,
@@ -247,6 +247,8 @@ pub struct Outcome {
     pub removal: Report,
     /// Unreadable parts of the inventory.
     pub damage: Vec<Damage>,
+    /// What this pass put on record to be forced, for an event on the parent.
+    pub forced: Vec<Forced>,
     /// Things worth knowing that stop nothing, in words.
     pub notes: Vec<String>,
     /// Why nothing could be judged.
@@ -266,6 +268,7 @@ impl Outcome {
             given_up: Vec::new(),
             removal: Report::default(),
             damage: Vec::new(),
+            forced: Vec::new(),
             notes: Vec::new(),
             error: None,
             requeue: None,

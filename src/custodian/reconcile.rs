@@ -17,6 +17,7 @@ use super::{
     apply::{Applied, Pass},
     desired::Checked,
     finalize::Removal,
+    forcing::Forcing,
     gating::Needs,
     intent::{Intent, Known},
     outcome::{Hold, Outcome, Phase, Problem},
@@ -28,6 +29,7 @@ use crate::{
     answer::{Answer, Refusal},
     api::find_metadata,
     finalizer::{self, AnnotationUpdate, Ensured},
+    force::Allowed,
     inventory::{self, DeletionPolicy, Entry, EntryState, Inventory, Loaded, Origin, Role, SaveOptions, Snapshot},
     lock::lock,
     object::{GroupKind, LiveRef, ObjectId, ParentRef, Uid},
@@ -491,6 +493,7 @@ impl Inner {
         if going.is_empty() {
             return Ok(());
         }
+        let version = self.force_pruned(parent, going, inventory, version, outcome).await?;
         let mut removal = Removal::new(self, at, parent, inventory, Some(going)).await;
         removal.run(Some(Instant::now() + self.slice)).await;
         outcome.set_removal(removal.report());
@@ -507,6 +510,29 @@ impl Inner {
             self.store.save(inventory, SaveOptions::replace(version)).await?;
         }
         Ok(())
+    }
+
+    /// Takes a request to force on the living parent into account, for what is to go.
+    async fn force_pruned(
+        &self,
+        parent: &ParentRef,
+        going: &BTreeSet<ObjectId>,
+        inventory: &mut Inventory,
+        version: inventory::Version,
+        outcome: &mut Outcome,
+    ) -> Result<inventory::Version, inventory::Error> {
+        if self.force == Allowed::nothing() {
+            return Ok(version);
+        }
+        // What cannot be read now is not forced now.
+        let Ok(Some(meta)) = self.find_parent(parent).await else { return Ok(version) };
+        let Forcing { forced, notes } = self.force(parent, &meta, inventory, |id| going.contains(id));
+        outcome.notes.extend(notes);
+        outcome.forced = forced;
+        if outcome.forced.is_empty() {
+            return Ok(version);
+        }
+        self.store.save(inventory, SaveOptions::replace(version)).await
     }
 
     /// Whether objects may be pruned now; what speaks against it is in the outcome.

@@ -18,7 +18,9 @@ use std::{
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
-use super::{DeletionPolicy, Edge, Entry, EntryState, Origin, Requirement, Role, dependents::Counts};
+use super::{
+    DeletionPolicy, Edge, Entry, EntryState, ForcedBy, InUsePolicy, Origin, Requirement, Role, dependents::Counts,
+};
 use crate::object::{ObjectId, StableId, Uid};
 
 /// The format's name, in every stored object.
@@ -170,6 +172,10 @@ struct StoredEntry<'a> {
     state: EntryState,
     #[serde(default, skip_serializing_if = "is_default")]
     deletion: DeletionPolicy,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    in_use: Option<InUsePolicy>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    forced: ForcedBy,
     #[serde(default, skip_serializing_if = "is_default")]
     origin: Origin,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -230,6 +236,8 @@ impl Draft {
                 uid,
                 state,
                 deletion,
+                in_use,
+                forced,
                 origin,
                 role,
                 edges,
@@ -262,6 +270,8 @@ impl Draft {
                 uid: uid.clone(),
                 state: *state,
                 deletion: *deletion,
+                in_use: *in_use,
+                forced: forced.clone(),
                 origin: *origin,
                 role: *role,
                 edges: stored_edges,
@@ -351,6 +361,8 @@ pub(super) fn decode_entry(text: &str, requirements: &Requirements, sealer: &Sea
         uid: stored.uid,
         state: stored.state,
         deletion: stored.deletion,
+        in_use: stored.in_use,
+        forced: stored.forced,
         origin: stored.origin,
         role: stored.role,
         edges,

@@ -58,6 +58,22 @@ pub enum DeletionPolicy {
     Keep,
 }
 
+/// What happens to a Namespace or a CustomResourceDefinition whose turn to be deleted has come while something that is not of
+/// the set still uses it: content of a Namespace, objects of the defined kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum InUsePolicy {
+    /// It waits until nothing else uses it, and the report says what does.
+    #[default]
+    Hold,
+    /// It is left in the cluster without our marks.
+    Keep,
+    /// It is deleted all the same, and what uses it goes with it. Only the operator's author may say so, never what
+    /// stands in the cluster.
+    Delete,
+}
+
 /// How an object came into the inventory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -121,6 +137,47 @@ impl Edge {
     }
 }
 
+/// What an admitted [request to force](crate::force) asks for on one object, with the words of whoever asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ForcedBy {
+    /// Finalizers to strip of the recorded incarnation once it is being deleted, each with the reason given.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    finalizers: BTreeMap<String, String>,
+    /// Why it was given up, if it was by request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    abandoned: Option<String>,
+}
+
+impl ForcedBy {
+    /// Whether this finalizer is to be stripped.
+    #[must_use]
+    pub fn strips(&self, finalizer: &str) -> bool {
+        self.finalizers.contains_key(finalizer)
+    }
+
+    /// The finalizers to strip, each with the reason given.
+    pub fn stripped(&self) -> impl Iterator<Item = (&str, &str)> + '_ {
+        self.finalizers.iter().map(|(finalizer, reason)| (finalizer.as_str(), reason.as_str()))
+    }
+
+    /// Adds a finalizer to strip.
+    pub fn strip(&mut self, finalizer: impl Into<String>, reason: Option<&str>) {
+        self.finalizers.insert(finalizer.into(), reason.unwrap_or_default().to_owned());
+    }
+
+    /// Says why the object is given up.
+    pub fn abandon(&mut self, reason: Option<&str>) {
+        self.abandoned = Some(reason.unwrap_or_default().to_owned());
+    }
+
+    /// Why the object was given up, if that was by request.
+    #[must_use]
+    pub fn abandoned(&self) -> Option<&str> {
+        self.abandoned.as_deref()
+    }
+}
+
 /// One object in the inventory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -140,6 +197,11 @@ pub struct Entry {
     pub state: EntryState,
     /// What happens at the end.
     pub deletion: DeletionPolicy,
+    /// What its manifest says should happen at the end while something else uses it; of Namespaces and
+    /// CustomResourceDefinitions only. That it is deleted all the same is never taken from here.
+    pub in_use: Option<InUsePolicy>,
+    /// What is forced on it.
+    pub forced: ForcedBy,
     /// How it came.
     pub origin: Origin,
     /// What it is for.
@@ -165,6 +227,8 @@ impl Entry {
             uid: None,
             state: EntryState::Intended,
             deletion: DeletionPolicy::Delete,
+            in_use: None,
+            forced: ForcedBy::default(),
             origin: Origin::Created,
             role: Role::Child,
             edges: BTreeSet::new(),

@@ -2,7 +2,9 @@
 
 use proptest::prelude::*;
 
-use super::{ClusterId, Decision, DeletionPolicy, Edge, Entry, EntryState, Inventory, Origin, Requirement, Role};
+use super::{
+    ClusterId, Decision, DeletionPolicy, Edge, Entry, EntryState, InUsePolicy, Inventory, Origin, Requirement, Role,
+};
 use crate::object::{ObjectId, ParentRef, ResourceKind, Scope, Uid};
 
 pub(crate) fn parent(name: &str, uid: &str) -> ParentRef {
@@ -68,6 +70,11 @@ fn any_entry() -> impl Strategy<Value = Entry> {
         entry.origin = if c { Origin::Adopted } else { Origin::Created };
         entry.role = if d { Role::Proxy } else { Role::Child };
         entry.recreations = recreations;
+        entry.in_use = [None, Some(InUsePolicy::Keep), Some(InUsePolicy::Hold)][recreations as usize];
+        if a && b {
+            entry.forced.strip("dead.example.com/x", c.then_some("asked for"));
+            entry.forced.abandon(None);
+        }
         // Among few targets, so that entries meet; some are in the set, some outside.
         entry.edges = edges.into_iter().map(|(to, why)| Edge::new(target(to).stable_id(), why)).collect();
         entry

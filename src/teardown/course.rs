@@ -80,6 +80,8 @@ pub struct Course {
     sequencer: Sequencer,
     slots: BTreeMap<Node, Slot>,
     outbox: VecDeque<(Node, Step)>,
+    /// What is in each container that is to go, of the objects that are to go.
+    content: BTreeMap<Node, Vec<Node>>,
     /// Handed out by `next_request` and not answered.
     outstanding: BTreeSet<Node>,
     unsettled: usize,
@@ -96,9 +98,11 @@ impl Course {
             unsettled: cases.len(),
             slots: cases.into_iter().map(|(node, case)| (node, slot(case))).collect(),
             outbox: VecDeque::new(),
+            content: BTreeMap::new(),
             outstanding: BTreeSet::new(),
             webhooks: Webhooks::default(),
         };
+        this.content = this.sort_into_containers();
         let kept: Vec<_> = this.slots.iter().filter(|(_, slot)| slot.case.is_kept()).map(|(node, _)| *node).collect();
         this.spread(kept);
         this
@@ -140,7 +144,7 @@ impl Course {
     }
 
     /// The next request to send, or `None` until an answer or a change comes in. The steps handed out are `Get`,
-    /// `Delete`, `Unguard`, `Detach`, `Unreference`, `Resolve`, `ReadDefinition` and `ReadWebhooks`.
+    /// `Inspect`, `Delete`, `Unguard`, `Strip`, `Detach`, `Unreference`, `Resolve`, `ReadDefinition` and `ReadWebhooks`.
     pub fn next_request(&mut self) -> Option<(Node, Step)> {
         loop {
             if let Some(next) = self.next_begun() {
@@ -199,7 +203,11 @@ impl Course {
             _ => None,
         };
         let overtaken = std::mem::take(&mut slot.overtaken);
-        let mut step = slot.case.on(event);
+        let mut step = match event {
+            Event::Inside(inside) => self.inspected(node, &inside),
+            event => slot.case.on(event),
+        };
+        let Some(slot) = self.slots.get_mut(&node) else { return };
         if overtaken && step == Step::Wait {
             step = slot.case.on(Event::Changed);
         }
@@ -297,7 +305,9 @@ impl Course {
             Step::Block(block) => Progress::Blocked(block),
             Step::Settle(settled) => {
                 slot.progress = Progress::Settled(settled.clone());
-                if settled == Settled::Detached {
+                // What was given up and is still there is not taken along with its container.
+                let stays = settled == Settled::Abandoned && slot.case.live().is_some();
+                if settled == Settled::Detached || stays {
                     self.spread(vec![node]);
                 }
                 self.unsettled -= 1;
@@ -367,5 +377,6 @@ impl Course {
     }
 }
 
+mod content;
 #[cfg(test)]
 mod tests;

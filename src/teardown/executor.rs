@@ -20,6 +20,7 @@ use tokio::time::Instant;
 
 use super::{
     course::{Course, Hint, Progress},
+    inside::{Insight, Reader},
     live::{Authority, Live},
     policy,
     proof::{Event, Reason, Settled, Step, Subject},
@@ -29,10 +30,10 @@ use super::{
 };
 use crate::{
     answer::{Answer, Refusal},
-    api::{finalizer_off, get_metadata, patch_metadata, patched_by},
+    api::{finalizer_off, finalizers_off, get_metadata, patch_metadata, patched_by},
     discovery::{Crd, Resolution, Resolver},
     graph::Node,
-    object::ObjectId,
+    object::{ObjectId, ResourceKind},
     ownership::{self, proxy::proxy_references},
 };
 
@@ -71,6 +72,8 @@ pub(crate) struct Executor {
     pub(crate) resolver: Resolver,
     /// By whose word objects are deleted.
     pub(crate) authority: Arc<Authority>,
+    /// Where to look inside Namespaces and definitions.
+    pub(crate) insight: Arc<Insight>,
     /// Most requests in flight.
     pub(crate) concurrency: usize,
 }
@@ -208,10 +211,11 @@ impl Executor {
                 let Some(case) = course.case(node) else { continue };
                 agenda.unschedule(node);
                 let subject = case.subject().clone();
+                let unseen = if step == Step::Inspect { course.unseen_in(node) } else { Vec::new() };
                 if matches!(step, Step::Delete { .. }) {
                     happened(Happened::Deleting(subject.id.clone()));
                 }
-                in_flight.push(async move { (node, self.perform(&subject, step).await) }.boxed());
+                in_flight.push(async move { (node, self.perform(&subject, step, unseen).await) }.boxed());
             }
             let due = agenda.next_due().filter(|_| open);
             // Nothing in flight and nothing due: it is over, or what is left is held for good.
@@ -296,13 +300,19 @@ impl Executor {
     }
 
     /// Sends one request and says what came of it.
-    async fn perform(&self, subject: &Subject, step: Step) -> Event {
+    async fn perform(&self, subject: &Subject, step: Step, unseen: Vec<(ObjectId, ResourceKind)>) -> Event {
         match step {
             Step::Get => self.look(subject).await,
+            Step::Inspect => {
+                let Self { client, resolver, insight, .. } = self;
+                let reader = Reader { client, resolver, manager: self.manager(), insight };
+                Event::Inside(reader.look_into(&subject.id, unseen).await)
+            }
             Step::Delete { uid, resource_version } => {
                 requests::delete(&self.client, subject, &uid, resource_version, self.manager()).await
             }
             Step::Unguard(live) => self.unguard(subject, &live).await,
+            Step::Strip(live) => self.strip(subject, &live).await,
             Step::Detach(live) => self.detach(subject, &live).await,
             Step::Unreference(live) => self.unreference(subject, &live).await,
             Step::Resolve => match self.resolver.refresh(&subject.id.group_kind()).await {
@@ -350,6 +360,13 @@ impl Executor {
         let Some(manager) = self.manager() else { return Event::Changed };
         let guard = manager.proxy_finalizer();
         let patch = finalizer_off(live.uid.as_str(), &live.resource_version, &live.finalizers, &guard);
+        self.patch(subject, patch).await.map_or_else(|event| event, |meta| self.seen(&meta))
+    }
+
+    /// Takes the finalizers off that a request names, in the state that was judged.
+    async fn strip(&self, subject: &Subject, live: &Live) -> Event {
+        let named = |finalizer: &str| subject.strip.contains(finalizer);
+        let patch = finalizers_off(live.uid.as_str(), &live.resource_version, &live.finalizers, named);
         self.patch(subject, patch).await.map_or_else(|event| event, |meta| self.seen(&meta))
     }
 

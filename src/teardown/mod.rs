@@ -6,6 +6,8 @@
 
 mod course;
 mod executor;
+mod in_use;
+mod inside;
 mod live;
 mod look;
 mod plan;
@@ -22,6 +24,7 @@ mod webhooks;
 pub use self::{
     course::{Course, Hint, Progress},
     executor::{DEFAULT_CONCURRENCY, Happened},
+    in_use::Inside,
     live::{Authority, Live},
     plan::{Error, Plan, Row, Teardown, Verdict},
     proof::{Block, Case, Event, Proof, Propagation, Reason, Settled, Step, Subject},
@@ -32,6 +35,7 @@ pub use self::{
 };
 pub(crate) use self::{
     executor::{Agenda, Crowd, Executor},
+    inside::Insight,
     wakes::{Change, Wakes},
     watching::Extent,
 };

@@ -15,6 +15,7 @@ use kube_core::{DynamicObject, TypeMeta};
 
 use super::{
     course::{Course, Progress},
+    inside::Insight,
     live::{Authority, Live},
     look::{Look, Looked},
     policy,
@@ -25,7 +26,7 @@ use super::{
 use crate::{
     discovery::Resolver,
     graph::{self, Declared, DependencyGraph, GraphBuilder, ManifestSet, Node, Rules},
-    inventory::Requirement,
+    inventory::{InUsePolicy, Requirement},
     object::{GroupKind, LiveRef, ObjectId, ResourceKind, Scope, Uid},
 };
 
@@ -90,6 +91,9 @@ pub struct Teardown {
     keep: BTreeSet<ObjectId>,
     selector: Option<String>,
     grace_periods: BTreeMap<ObjectId, u32>,
+    in_use: InUsePolicy,
+    in_use_of: BTreeMap<ObjectId, InUsePolicy>,
+    scan: BTreeSet<GroupKind>,
 }
 
 impl Teardown {
@@ -133,6 +137,36 @@ impl Teardown {
     /// Leaves an object in the cluster, and with it what it requires, its Namespace and the definition of its kind.
     pub fn keep(mut self, id: ObjectId) -> Self {
         self.keep.insert(id);
+        self
+    }
+
+    /// Sets what happens to Namespaces and CustomResourceDefinitions that something outside of the set still uses when their turn
+    /// comes. [`InUsePolicy::Hold`] unless set.
+    ///
+    /// A CustomResourceDefinition is in use by every object of its kind; a Namespace by Pods and PersistentVolumeClaims that
+    /// are not in the set and that no object of the set controls, directly or through others, and by objects of the kinds given to
+    /// [`scan`](Self::scan).
+    ///
+    /// # Permissions
+    /// `list` on the defined kind (everywhere) and `get` on the definition; `list` on `pods` and `persistentvolumeclaims` in the Namespace,
+    /// and `get` on what controls them. What may not be read holds the container, and the report names the rule.
+    pub fn in_use(mut self, policy: InUsePolicy) -> Self {
+        self.in_use = policy;
+        self
+    }
+
+    /// [`in_use`](Self::in_use) for one object.
+    pub fn in_use_of(mut self, id: ObjectId, policy: InUsePolicy) -> Self {
+        self.in_use_of.insert(id, policy);
+        self
+    }
+
+    /// Further kinds whose objects use the Namespace that they are in.
+    ///
+    /// # Permissions
+    /// `list` on each of them in the Namespace.
+    pub fn scan(mut self, kinds: impl IntoIterator<Item = GroupKind>) -> Self {
+        self.scan.extend(kinds);
         self
     }
 
@@ -180,6 +214,9 @@ impl Teardown {
             uids,
             keep: self.keep.iter().filter_map(|id| graph.node(id)).collect(),
             grace_periods: self.grace_periods.iter().filter_map(|(id, s)| Some((graph.node(id)?, *s))).collect(),
+            in_use_of: self.in_use_of.iter().filter_map(|(id, policy)| Some((graph.node(id)?, *policy))).collect(),
+            in_use: self.in_use,
+            scan: self.scan,
             graph: Arc::new(graph),
             kinds: self.kinds,
             selector: self.selector,
@@ -297,6 +334,9 @@ pub struct Plan {
     uids: BTreeMap<Node, Uid>,
     keep: BTreeSet<Node>,
     grace_periods: BTreeMap<Node, u32>,
+    in_use: InUsePolicy,
+    in_use_of: BTreeMap<Node, InUsePolicy>,
+    scan: BTreeSet<GroupKind>,
     kinds: BTreeMap<GroupKind, ResourceKind>,
     selector: Option<String>,
     looked: Option<Looked>,
@@ -359,6 +399,11 @@ impl Plan {
         self.looked.take().unwrap_or_default()
     }
 
+    /// Where to look inside containers.
+    pub(super) fn insight(&self) -> Insight {
+        Insight { members: self.uids.values().cloned().collect(), scan: self.scan.clone(), ..Insight::default() }
+    }
+
     /// The plan as it is carried out.
     pub(super) fn course(&self) -> Course {
         let authority = Arc::new(Authority::Caller);
@@ -378,6 +423,7 @@ impl Plan {
             subject.defined_by_crd = found.is_some_and(|found| found.defined_by_crd);
             subject.uid = Some(uid.clone());
             subject.keep = self.keep.contains(node);
+            subject.in_use = self.in_use_of.get(node).copied().unwrap_or(self.in_use);
             subject.propagation = policy::propagation(id, !self.graph.dependencies(*node).is_empty());
             subject.grace_period = self.grace_periods.get(node).copied();
             let live: Option<Live> = looked.live.get(id).cloned();

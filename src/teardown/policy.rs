@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::proof::{Propagation, Reason, Subject};
 use crate::{
     graph::{DependencyGraph, Node},
-    inventory::{Requirement, Role},
+    inventory::{EntryState, Requirement, Role},
     object::ObjectId,
 };
 
@@ -35,20 +35,28 @@ pub fn propagation(id: &ObjectId, is_waited_for: bool) -> Propagation {
     Propagation::Background
 }
 
-/// What a kept object needs to live: what it requires, its Namespace, and the definition of its kind.
+/// What a kept object needs to live: what it requires, its Namespace, and the definition of its kind. Of one that was given up,
+/// which may be anybody's, only what would take it along: Namespace and definition.
 pub(super) fn needed_by_kept<'a>(
     graph: &DependencyGraph,
     kept: Node,
     subject: impl Fn(Node) -> Option<&'a Subject>,
 ) -> Vec<Node> {
-    let id = graph.id(kept);
     let required = graph.edges(kept).filter(|e| matches!(e.requirement, Requirement::Required { .. })).map(|e| e.to);
-    let namespace = id.namespace().and_then(|name| ObjectId::new("", "Namespace", None, name).ok());
-    let definition = subject(kept).and_then(|s| definition_of(&s.resource.plural, id.group()));
-    let containers = [namespace, definition].into_iter().flatten().filter_map(|id| graph.node(&id));
+    let containers = containers(graph, kept, subject(kept));
     // Proxy owners are no part of what was wanted: they go when the parent does, and references to them are taken off.
     let is_proxy = |needed: &Node| subject(*needed).is_some_and(|s| s.role == Role::Proxy);
+    let given_up = subject(kept).is_some_and(|s| s.state == EntryState::Abandoned);
+    let required = required.filter(|_| !given_up);
     required.chain(containers).filter(|needed| *needed != kept && !is_proxy(needed)).collect()
+}
+
+/// What an object is in, of what is in the graph: its Namespace, and the definition of its kind.
+pub(super) fn containers(graph: &DependencyGraph, node: Node, subject: Option<&Subject>) -> Vec<Node> {
+    let id = graph.id(node);
+    let namespace = id.namespace().and_then(|name| ObjectId::new("", "Namespace", None, name).ok());
+    let definition = subject.and_then(|s| definition_of(&s.resource.plural, id.group()));
+    [namespace, definition].into_iter().flatten().filter_map(|id| graph.node(&id)).collect()
 }
 
 /// The CustomResourceDefinition that defines `plural` in `group`, if the group can be one of custom resources.
@@ -73,6 +81,7 @@ pub fn pace(reason: &Reason, attempt: u32, watched: bool, crowd: usize) -> Durat
         Reason::Terminating => (50, 5_000),
         Reason::Unknown => (250, 30_000),
         Reason::Refused | Reason::Forbidden => (1_000, 60_000),
+        Reason::InUse { .. } | Reason::UseUnknown => (1_000, 30_000),
         Reason::Unproven | Reason::Disowned | Reason::Recreated { .. } => (30_000, 300_000),
         Reason::Dependents | Reason::NotManaged | Reason::Damaged => (300_000, 300_000),
     };

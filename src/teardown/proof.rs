@@ -19,10 +19,13 @@
 
 use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
-use super::live::{Authority, Live};
+use super::{
+    in_use::{self, Container, Inside, Stance, Verdict},
+    live::{Authority, Live},
+};
 use crate::{
     answer::{Answer, Refusal},
-    inventory::{EntryState, Role},
+    inventory::{EntryState, InUsePolicy, Role},
     object::{ObjectId, ResourceKind, Uid},
     ownership::Claim,
 };
@@ -100,6 +103,15 @@ pub enum Reason {
     NotManaged,
     /// Part of the inventory is unreadable, and what is in it may depend on the object.
     Damaged,
+    /// Something that is not of the set uses it: content of a Namespace, objects of a defined kind.
+    InUse {
+        /// Some of what uses it, in order.
+        by: Vec<ObjectId>,
+        /// How much there is at least.
+        count: usize,
+    },
+    /// Whether something uses it could not be told.
+    UseUnknown,
 }
 
 impl fmt::Display for Reason {
@@ -120,6 +132,17 @@ impl fmt::Display for Reason {
                 "the ownership policy does not let the parent manage it; widen it or abandon the object"
             }
             Self::Damaged => "an unreadable part of the inventory may depend on it",
+            Self::InUse { by, count } => {
+                f.write_str("is in use by ")?;
+                for (n, id) in by.iter().enumerate() {
+                    write!(f, "{}{id}", if n == 0 { "" } else { ", " })?;
+                }
+                if *count > by.len() {
+                    write!(f, " and at least {} more", count - by.len())?;
+                }
+                return f.write_str(", and waits until that is gone");
+            }
+            Self::UseUnknown => "cannot tell whether something else uses it",
         })
     }
 }
@@ -187,6 +210,10 @@ pub struct Subject {
     pub recreations: u32,
     /// Leave it in the cluster.
     pub keep: bool,
+    /// What happens if something else uses it, for what contains other objects.
+    pub in_use: InUsePolicy,
+    /// Finalizers of others to strip, by an admitted request, once it is being deleted.
+    pub strip: BTreeSet<String>,
     /// The DELETE's propagation policy.
     pub propagation: Propagation,
     /// The DELETE's grace period, if not the object's own.
@@ -206,6 +233,8 @@ impl Subject {
             role: Role::Child,
             recreations: 0,
             keep: false,
+            in_use: InUsePolicy::Hold,
+            strip: BTreeSet::new(),
             propagation: Propagation::Background,
             grace_period: None,
         }
@@ -218,6 +247,8 @@ impl Subject {
 pub enum Step {
     /// Read its metadata.
     Get,
+    /// Look at what is in it, directly before its DELETE.
+    Inspect,
     /// Delete it, on these preconditions.
     Delete {
         /// Which incarnation.
@@ -227,6 +258,8 @@ pub enum Step {
     },
     /// Take the manager's own finalizer off this proxy owner, whose children are gone.
     Unguard(Live),
+    /// Take the finalizers off that an admitted request names, and no others.
+    Strip(Live),
     /// Take this parent's marks off and leave the object.
     Detach(Live),
     /// Take the references to this parent's proxies off an object that is not ours any more, or was given up, so that the
@@ -258,6 +291,8 @@ pub enum Event {
     DeleteObject(Live),
     /// Its marks, or the references on it, were taken off.
     Detached,
+    /// What is in it was read.
+    Inside(Inside),
     /// What the subject says is on record by now.
     Recorded,
     /// A request failed.
@@ -304,6 +339,10 @@ impl Case {
         Self { subject, authority, manager_guard, live, rounds: 0, unserved: false, unrecorded: false }
     }
 
+    pub(super) fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
     /// What is on record, with the UID, the recreations and the served version learned since.
     #[must_use]
     pub fn subject(&self) -> &Subject {
@@ -344,7 +383,7 @@ impl Case {
         recorded.is_some_and(|uid| *uid != live.uid) && !self.may_delete(live)
     }
 
-    fn may_delete(&self, live: &Live) -> bool {
+    pub(super) fn may_delete(&self, live: &Live) -> bool {
         match self.authority.as_ref() {
             Authority::Caller => self.subject.uid.as_ref() == Some(&live.uid),
             marks @ Authority::Marks { .. } => live.is_ours(marks, &self.subject.id),
@@ -385,6 +424,10 @@ impl Case {
                 Step::Get
             }
             Event::DeleteObject(live) => self.delete_answered(live),
+            Event::Inside(inside) => {
+                let verdict = in_use::judge(self.subject.in_use, &inside, |_, _| Stance::Foreign);
+                self.inspected(verdict)
+            }
             Event::Detached if self.is_given_up() => Step::Settle(Settled::Abandoned),
             Event::Detached => Step::Settle(Settled::Detached),
             Event::Recorded => {
@@ -423,7 +466,7 @@ impl Case {
         self.live.as_ref().map(|l| l.uid.clone()).or_else(|| self.subject.uid.clone())
     }
 
-    fn is_given_up(&self) -> bool {
+    pub(super) fn is_given_up(&self) -> bool {
         self.subject.state == EntryState::Abandoned
     }
 
@@ -438,8 +481,25 @@ impl Case {
         }
     }
 
+    /// What follows from what is in the object, as a container. Valid for this one DELETE.
+    pub(super) fn inspected(&mut self, verdict: Verdict) -> Step {
+        match verdict {
+            Verdict::Free => self.judged(true),
+            Verdict::Keep(_) => {
+                self.keep();
+                self.judge()
+            }
+            Verdict::Hold(block) => Step::Block(block),
+        }
+    }
+
     /// Judges the live object: whose it is, and what that allows.
     fn judge(&mut self) -> Step {
+        self.judged(false)
+    }
+
+    /// [`judge`](Self::judge); `inspected` says that what the object contains was just looked at and may go with it.
+    fn judged(&mut self, inspected: bool) -> Step {
         let Some(live) = self.live.clone() else { return Step::Get };
         if self.is_given_up() {
             return Step::Unreference(live);
@@ -474,7 +534,11 @@ impl Case {
             return Step::Unguard(live);
         }
         if live.is_terminating() {
-            return Step::Wait;
+            let named = live.finalizers.iter().any(|f| self.subject.strip.contains(f));
+            return if named { Step::Strip(live) } else { Step::Wait };
+        }
+        if !inspected && Container::of(&self.subject.id).is_some() {
+            return Step::Inspect;
         }
         let resource_version = (self.rounds < ROUNDS_WITH_RESOURCE_VERSION).then(|| live.resource_version.clone());
         Step::Delete { uid: live.uid, resource_version }
@@ -508,7 +572,12 @@ impl Case {
             | Answer::Unavailable { .. }
             | Answer::NoAnswer
             | Answer::Unreadable => self.refused(refusal),
-            _ => Step::Settle(Settled::Abandoned),
+            answer => {
+                if answer.names(&self.subject.resource, self.subject.id.name()) {
+                    self.live = None;
+                }
+                Step::Settle(Settled::Abandoned)
+            }
         }
     }
 

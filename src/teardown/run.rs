@@ -134,7 +134,8 @@ impl Underway {
         let selector = plan.selector().map(ToOwned::to_owned);
         let watches = Watches::new(client.clone(), selector, look::selected(&looked), looked.listed);
         let authority = Arc::new(Authority::Caller);
-        let executor = Executor { client, resolver, authority, concurrency };
+        let insight = Arc::new(plan.insight());
+        let executor = Executor { client, resolver, authority, insight, concurrency };
         Self { executor, course, agenda: Agenda::default(), wakes: Wakes::Own(Box::new(watches)) }
     }
 
