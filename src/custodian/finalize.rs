@@ -97,7 +97,9 @@ impl Removal {
             subject.keep = entry.role == Role::Child && (keep_all || entry.deletion == DeletionPolicy::Keep);
             subject.in_use = inner.in_use_of(parent, entry);
             subject.strip = inner.to_strip(entry);
-            subject.propagation = policy::propagation(&entry.id, !graph.dependencies(node).is_empty());
+            // Other parents may wait for this one as a whole.
+            let waited_for = inner.gate.is_some() || !graph.dependencies(node).is_empty();
+            subject.propagation = policy::propagation(&entry.id, waited_for);
             let live = seen.get(&entry.id).cloned();
             cases.insert(node, Case::new(subject, Arc::clone(&authority), live));
         }

@@ -209,7 +209,7 @@ impl Builder {
 
     /// Sets which dependents a [request](crate::force) on a parent may have it not wait for. None unless set: whoever may
     /// annotate a parent could otherwise break the order that others rely on.
-    pub fn allow_force(mut self, allowed: Allowed) -> Self {
+    pub fn force(mut self, allowed: Allowed) -> Self {
         self.allowed = allowed;
         self
     }

@@ -20,6 +20,8 @@ mod hostile;
 mod in_use;
 mod inventory_store;
 mod istio;
+mod kustomization;
+mod kustomize_301;
 mod laws;
 mod limited_rights;
 mod proxies;

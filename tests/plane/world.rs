@@ -78,6 +78,17 @@ pub async fn reload(client: &Client, parent: &GitTrack) -> Option<GitTrack> {
     api.get_opt(&parent.name_any()).await.unwrap()
 }
 
+/// Any object of a namespaced kind as it lives now.
+pub async fn reload_of<K>(client: &Client, object: &K) -> Option<K>
+where
+    K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+        + Clone
+        + serde::de::DeserializeOwned
+        + std::fmt::Debug,
+{
+    Api::<K>::namespaced(client.clone(), &object.namespace().unwrap()).get_opt(&object.name_any()).await.unwrap()
+}
+
 /// Deletes the parent with default propagation.
 pub async fn delete(client: &Client, parent: &GitTrack) {
     let api = Api::<GitTrack>::namespaced(client.clone(), &parent.namespace().unwrap());
