@@ -102,5 +102,6 @@ pub mod manual;
 pub mod markers;
 pub mod object;
 pub mod ownership;
+pub mod rbac;
 pub mod status;
 pub mod teardown;

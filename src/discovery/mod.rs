@@ -441,7 +441,7 @@ const CRD_GROUP: &str = "apiextensions.k8s.io";
 
 /// Whether a group is compiled into the API server. Groups of custom resources have a dot by validation, and some
 /// end in `k8s.io` too, so the built-in ones are listed.
-fn is_built_in(group: &str) -> bool {
+pub(crate) fn is_built_in(group: &str) -> bool {
     const BUILT_IN: [&str; 19] = [
         "admissionregistration.k8s.io",
         "apidiscovery.k8s.io",

@@ -1,15 +1,35 @@
 //! # The rights an operator needs
 //!
-//! | resource | verbs | for |
-//! |---|---|---|
-//! | the parent kind | `get`, `list`, `watch`, `patch` | the controller; finalizers and the group-kinds annotation |
-//! | the parent kind's `/status` | `patch` | conditions, if the operator publishes them |
-//! | each kind of children | `get`, `create`, `patch`, `delete` | bringing, judging and removing them |
-//! | each kind of children | `list`, `watch` | waking and waiting by watch; without them objects are polled, one by one |
-//! | the two proxy kinds | `get`, `list`, `watch`, `create`, `patch`, `delete` | proxy owners, if used |
-//! | `configmaps` where the records live | `get`, `list`, `create`, `patch`, `delete` | the default [store](crate::inventory::ConfigMapStore) |
-//! | `namespaces`, name `kube-system` | `get` | the id of the cluster |
-//! | `customresourcedefinitions` | `get` | proof that a kind is gone with all its objects |
+//! [`rbac`](crate::rbac) lists them for a given configuration, each with its reason and with what is lost without it, as a table
+//! and as Roles; a test runs whole lives under exactly what it lists, and under all but one of it. In short: `get` and `patch`
+//! on the parents; `get`, `create`, `patch` and `delete` on children, proxies and inventories; `get` on the namespace
+//! `kube-system`. What remains is optional:
+//!
+//! | without | falls back to | said in | costs |
+//! |---|---|---|---|
+//! | `list`, `watch` on a kind everywhere | one watch for each namespace | [`Custodian::watches`](crate::custodian::Custodian::watches) | a list and a watch for each namespace |
+//! | `list`, `watch` on a kind in a namespace | asking, object by object | the outcome's notes, `watches` | a GET for each child in a reconcile; while waiting, GETs at growing intervals, of all objects together no more than about 200 a second; drift is seen by timer |
+//! | `get` on `customresourcedefinitions` | doing without | the outcome's notes | should a definition be deleted, its objects cannot be proven gone, and hold their parent until it is back |
+//! | `list` on a kind, and the inventory is lost | the namespaces of the ownership policy, else [`Hold::InventoryMissing`](crate::custodian::Hold) | the hold | somebody has to decide |
+//! | `list` on the parents | a sweep of one namespace, else an error | [`Custodian::sweep`](crate::custodian::Custodian::sweep) | holds that a crash left stay |
+//!
+//! Two things have no fallback. Without the id of the cluster another cluster's "not found" could not be told from this one's, so
+//! the error says which rule is missing. And a right on children in a namespace that is gone together with that namespace leaves
+//! them unknown: "forbidden" is no proof, the report names the right, and a ClusterRole that grants it lets the deletion go on.
+//! Where children's namespaces bring the rights, turn
+//! [`guard_proxies_elsewhere`](crate::custodian::Builder::guard_proxies_elsewhere) off: a finalizer there would outlive the
+//! right to take it off.
+//!
+//! Missing rights are asked for again after 2 s, then ever more rarely, up to every five minutes, by all watches together once a
+//! second at most and never once a parent; `watches` shows when they are back. Rights that are taken away while a watch is open
+//! end it at its next renewal, after five minutes at most; from then on nothing that it had shown is relied upon.
+//!
+//! ## The operator's own namespace
+//!
+//! Run the operator in a namespace of its own, never in one with parents. A namespace that is deleted takes its pods first and
+//! waits for nothing before that, so an operator in it is gone before its parents are, and their finalizers stay with nobody to
+//! serve them (a workload must not be held either: everything else in the namespace would wait for it). The same goes for its
+//! ServiceAccount and the bindings that give it its rights.
 //!
 //! Discovery (`/api`, `/apis`) is open to every authenticated user by default. Where the API server runs the admission plug-in
 //! `OwnerReferencesPermissionEnforcement`, setting an owner reference needs `delete` on the child, which the operator has;

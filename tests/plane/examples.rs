@@ -6,12 +6,17 @@ use std::{
 };
 
 use control_plane::{Plane, fixtures};
-use k8s_openapi::api::{authentication::v1::TokenRequest, core::v1::ServiceAccount};
+use k8s_openapi::api::{authentication::v1::TokenRequest, core::v1::ServiceAccount, rbac::v1::PolicyRule};
 use kube::{
     Api, Client, Discovery, ResourceExt,
     api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
     core::GroupVersionKind,
     discovery::Scope,
+};
+use kube_custody::{
+    object::ResourceKind,
+    ownership::proxy::{ClusterGitTrackOwner, GitTrackOwner},
+    rbac::Setup,
 };
 use serde_json::{Value, json};
 
@@ -267,4 +272,69 @@ async fn the_quickstart_tells_its_story_to_the_end() {
     assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
     assert!(said.contains("Everything is gone"), "{said}");
     plane.shutdown().await.unwrap();
+}
+
+/// What a rule grants: group, resource, name (or all), verb; by namespace, or everywhere.
+type Granted = std::collections::BTreeSet<(Option<String>, String, String, Option<String>, String)>;
+
+fn expand(namespace: Option<&str>, rules: &[PolicyRule], granted: &mut Granted) {
+    for rule in rules {
+        let names = rule.resource_names.clone().unwrap_or_default();
+        let names: Vec<_> = if names.is_empty() { vec![None] } else { names.into_iter().map(Some).collect() };
+        for group in rule.api_groups.iter().flatten() {
+            for resource in rule.resources.iter().flatten() {
+                for name in &names {
+                    granted.extend(rule.verbs.iter().map(|verb| {
+                        let namespace = namespace.map(ToOwned::to_owned);
+                        (namespace, group.clone(), resource.clone(), name.clone(), verb.clone())
+                    }));
+                }
+            }
+        }
+    }
+    // What is granted everywhere is granted in each namespace.
+    let everywhere: Vec<_> = granted.iter().filter(|g| g.0.is_none()).cloned().collect();
+    granted.retain(|(n, g, r, o, v)| {
+        n.is_none() || !everywhere.contains(&(None, g.clone(), r.clone(), o.clone(), v.clone()))
+    });
+}
+
+/// The rights in an example's `deploy/rbac.yaml`.
+fn shipped(example: &str) -> Granted {
+    let path = format!("{}/examples/{example}/deploy/rbac.yaml", env!("CARGO_MANIFEST_DIR"));
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let mut granted = Granted::new();
+    for document in documents.iter().filter(|d| d["rules"].is_array()) {
+        let rules: Vec<PolicyRule> = serde_json::from_value(document["rules"].clone()).unwrap();
+        expand(document["metadata"]["namespace"].as_str(), &rules, &mut granted);
+    }
+    granted
+}
+
+fn generated(setups: impl IntoIterator<Item = Setup>) -> Granted {
+    let mut granted = Granted::new();
+    for role in setups.into_iter().flat_map(|setup| setup.rights().roles()) {
+        let rules: Vec<_> = role.rules.into_iter().map(|(rule, _)| rule).collect();
+        expand(role.namespace.as_deref(), &rules, &mut granted);
+    }
+    granted
+}
+
+fn kind(group: &str, version: &str, kind: &str, scope: kube_custody::object::Scope) -> ResourceKind {
+    ResourceKind::new(group, version, kind, &format!("{}s", kind.to_lowercase()), scope)
+}
+
+#[test]
+fn gittrack_ships_exactly_the_generated_rights() {
+    use kube_custody::object::Scope::{Cluster, Namespaced};
+    let setup = |name: &str, scope| {
+        let setup = Setup::new(kind("faros.pusher.com", "v1alpha1", name, scope)).children([
+            kind("", "v1", "ConfigMap", Namespaced),
+            kind("", "v1", "Namespace", Cluster),
+            kind("rbac.authorization.k8s.io", "v1", "ClusterRole", Cluster),
+        ]);
+        setup.proxies::<GitTrackOwner, ClusterGitTrackOwner>().unwrap()
+    };
+    let of_cluster = setup("ClusterGitTrack", Cluster).records_in("gittrack-system");
+    assert_eq!(shipped("gittrack"), generated([setup("GitTrack", Namespaced), of_cluster]));
 }

@@ -28,6 +28,7 @@ mod proxies;
 mod prune;
 mod references;
 mod relink;
+mod rights;
 mod skeleton;
 mod slices;
 mod two;

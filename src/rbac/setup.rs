@@ -1,0 +1,279 @@
+//! From the configuration of an operator to the rights it needs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Place, Resource, Right, Rights, Verb};
+use crate::{
+    custodian::Watch,
+    discovery,
+    object::{ObjectId, ResourceKind, Scope},
+    ownership::{
+        self,
+        proxy::{ProxyKinds, ProxyOwners},
+    },
+};
+
+const POLLED: &str = "objects are asked for one by one, and what changes wakes no parent";
+const UNPROVEN: &str =
+    "should the definition be deleted, its objects cannot be proven gone, and hold their parent until it is back";
+
+/// Where inventories are.
+#[derive(Clone, Debug)]
+enum Records {
+    BesideParents,
+    In(String),
+    Elsewhere,
+}
+
+/// How an operator is built, as far as it matters to the rights it needs. Give it what the custodian's
+/// [`Builder`](crate::custodian::Builder) was given.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Setup {
+    parent: ResourceKind,
+    children: Vec<ResourceKind>,
+    proxies: Option<ProxyKinds>,
+    watch: Watch,
+    namespaces: Option<BTreeSet<String>>,
+    records: Records,
+    held: Vec<(ResourceKind, ObjectId)>,
+    controller: bool,
+    status: bool,
+    more: Vec<Right>,
+}
+
+impl Setup {
+    /// An operator for parents of this kind, without children, proxies or holds, that works everywhere, watches by
+    /// [`Watch::Auto`], keeps inventories beside the parents, and runs a controller that publishes conditions.
+    pub fn new(parent: ResourceKind) -> Self {
+        Self {
+            parent,
+            children: Vec::new(),
+            proxies: None,
+            watch: Watch::Auto,
+            namespaces: None,
+            records: Records::BesideParents,
+            held: Vec::new(),
+            controller: true,
+            status: true,
+            more: Vec::new(),
+        }
+    }
+
+    /// Adds kinds of children.
+    pub fn children(mut self, kinds: impl IntoIterator<Item = ResourceKind>) -> Self {
+        self.children.extend(kinds);
+        self
+    }
+
+    /// Owns children through this pair of proxy owners.
+    ///
+    /// # Errors
+    /// [`ownership::Error::ProxyIdentity`] if the pair is declared with a group, kind or plural that the API server would
+    /// refuse.
+    pub fn proxies<N, C>(mut self) -> Result<Self, ownership::Error>
+    where
+        (N, C): ProxyOwners,
+    {
+        self.proxies = Some(<(N, C)>::kinds()?);
+        Ok(self)
+    }
+
+    /// Sets how children are watched.
+    pub fn watch(mut self, watch: Watch) -> Self {
+        self.watch = watch;
+        self
+    }
+
+    /// Confines the operator to these namespaces: all parents, their inventories and their namespaced children are there,
+    /// and rights on them come from Roles there. Rights on cluster-scoped objects come from a ClusterRole all the same.
+    pub fn namespaces<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
+        self.namespaces = Some(names.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Keeps inventories in this namespace, as [`ConfigMapStore::namespace`](crate::inventory::ConfigMapStore::namespace)
+    /// does for cluster-scoped parents.
+    pub fn records_in(mut self, namespace: impl Into<String>) -> Self {
+        self.records = Records::In(namespace.into());
+        self
+    }
+
+    /// Keeps inventories in a store of the author's own, which knows itself what it needs.
+    pub fn own_store(mut self) -> Self {
+        self.records = Records::Elsewhere;
+        self
+    }
+
+    /// Holds this object ([`Builder::hold`](crate::custodian::Builder::hold)); only its name counts. The right comes from a
+    /// ClusterRole that names it, and never from what is held.
+    pub fn hold(mut self, kind: ResourceKind, id: ObjectId) -> Self {
+        self.held.push((kind, id));
+        self
+    }
+
+    /// Sets whether a controller lists and watches the parents. One does unless set.
+    pub fn controller(mut self, controller: bool) -> Self {
+        self.controller = controller;
+        self
+    }
+
+    /// Sets whether conditions are written into the parents' status. They are unless set.
+    pub fn status(mut self, status: bool) -> Self {
+        self.status = status;
+        self
+    }
+
+    /// Lets parents wait for parents of these kinds, by a [`Gate`](crate::gate::Gate). Everywhere, as its default policy
+    /// needs it, unless the operator is confined to [`namespaces`](Self::namespaces).
+    pub fn gate(mut self, kinds: impl IntoIterator<Item = ResourceKind>) -> Self {
+        for kind in kinds {
+            let (resource, place) = (resource(&kind), self.place(kind.scope));
+            let reason = "parents that wait for each other are read live";
+            let needed =
+                [Verb::Get, Verb::List].map(|verb| Right::required(resource.clone(), verb, place.clone(), reason));
+            self.more.extend(needed);
+            let cost = "parents wait by timer, for one read a look";
+            self.more.push(Right::optional(resource, Verb::Watch, place, "wakes those who wait", cost));
+        }
+        self
+    }
+
+    /// Adds what the operator needs beyond: for its own purposes, for rules that read objects, for policies that look for
+    /// what is in use.
+    pub fn also(mut self, rights: impl IntoIterator<Item = Right>) -> Self {
+        self.more.extend(rights);
+        self
+    }
+
+    /// The least rights.
+    #[must_use]
+    pub fn rights(&self) -> Rights {
+        let mut rights = Rights::default();
+        rights.extend(self.on_parents());
+        self.children.iter().for_each(|kind| rights.extend(self.on_children(kind)));
+        let pair = self.proxies.iter().flat_map(|pair| [pair.namespaced(), pair.cluster()]);
+        pair.filter(|kind| self.may_have(kind)).for_each(|kind| rights.extend(self.on_proxies(kind)));
+        rights.extend(self.on_records());
+        rights.extend(self.on_definitions());
+        rights.extend(self.on_held());
+        rights.extend([Right::required(
+            Resource::new("", "namespaces").named(["kube-system"]),
+            Verb::Get,
+            Place::Everywhere,
+            "its UID is the cluster's id: no other cluster's answer is taken for this one's",
+        )]);
+        rights.extend(self.more.iter().cloned());
+        rights
+    }
+
+    fn place(&self, scope: Scope) -> Place {
+        match (&self.namespaces, scope) {
+            (Some(names), Scope::Namespaced) => Place::Namespaces(names.clone()),
+            _ => Place::Everywhere,
+        }
+    }
+
+    /// An operator that creates nothing in cluster scope has no proxy there.
+    fn may_have(&self, proxy: &ResourceKind) -> bool {
+        self.children.iter().any(|child| child.scope == proxy.scope)
+    }
+
+    fn on_parents(&self) -> Vec<Right> {
+        let (parents, place) = (resource(&self.parent), self.place(self.parent.scope));
+        let required = |verb, reason| Right::required(parents.clone(), verb, place.clone(), reason);
+        let mut rights = vec![
+            required(Verb::Get, "read live before anything is created or let go"),
+            required(Verb::Patch, "finalizers, and the annotation of group-kinds"),
+        ];
+        if self.controller {
+            rights.extend([Verb::List, Verb::Watch].map(|verb| required(verb, "the controller")));
+        }
+        if self.status {
+            let status = Resource { plural: format!("{}/status", parents.plural), ..parents.clone() };
+            let cost = "the status cannot say what blocks, and why";
+            rights.push(Right::optional(status, Verb::Patch, place.clone(), "conditions", cost));
+        }
+        rights
+    }
+
+    fn on_children(&self, kind: &ResourceKind) -> Vec<Right> {
+        let (children, place) = (resource(kind), self.place(kind.scope));
+        let required = |verb, reason| Right::required(children.clone(), verb, place.clone(), reason);
+        let mut rights = vec![
+            required(Verb::Get, "judged as they live before they are written, deleted or taken for gone"),
+            required(Verb::Create, "children are created by POST"),
+            required(Verb::Patch, "applied, marked and detached"),
+            required(Verb::Delete, "pruned and torn down"),
+        ];
+        let cost = "a parent whose inventory is lost is held";
+        rights.push(Right::optional(children, Verb::List, place, "found again if the inventory is lost", cost));
+        rights.extend(self.watched(kind));
+        rights
+    }
+
+    fn on_proxies(&self, kind: &ResourceKind) -> Vec<Right> {
+        let (proxies, place) = (resource(kind), self.place(kind.scope));
+        let verbs = [
+            (Verb::Get, "read live before children refer to them"),
+            (Verb::Create, "children are owned by them"),
+            (Verb::Patch, "their finalizer comes off last"),
+            (Verb::Delete, "they go after the children"),
+        ];
+        let mut rights: Vec<_> =
+            verbs.map(|(verb, reason)| Right::required(proxies.clone(), verb, place.clone(), reason)).into();
+        let cost = "a parent whose inventory is lost is held";
+        rights.push(Right::optional(proxies, Verb::List, place, "found again if the inventory is lost", cost));
+        rights.extend(self.watched(kind));
+        rights
+    }
+
+    fn watched(&self, kind: &ResourceKind) -> Vec<Right> {
+        let place = match self.watch {
+            Watch::Off => return Vec::new(),
+            Watch::Everywhere => Place::Everywhere,
+            Watch::Auto | Watch::Namespaces => self.place(kind.scope),
+        };
+        let right = |verb| Right::optional(resource(kind), verb, place.clone(), "changes wake the parent", POLLED);
+        vec![right(Verb::List), right(Verb::Watch)]
+    }
+
+    fn on_records(&self) -> Vec<Right> {
+        let place = match &self.records {
+            Records::BesideParents => self.place(Scope::Namespaced),
+            Records::In(namespace) => Place::Namespaces(BTreeSet::from([namespace.clone()])),
+            Records::Elsewhere => return Vec::new(),
+        };
+        let maps = Resource::new("", "configmaps");
+        let verbs = [Verb::Get, Verb::List, Verb::Create, Verb::Patch, Verb::Delete];
+        verbs.map(|verb| Right::required(maps.clone(), verb, place.clone(), "inventories")).into()
+    }
+
+    fn on_definitions(&self) -> Option<Right> {
+        let pair = self.proxies.iter().flat_map(|pair| [pair.namespaced(), pair.cluster()]);
+        let kinds = self.children.iter().chain(pair.filter(|kind| self.may_have(kind)));
+        let names: BTreeSet<_> =
+            kinds.filter(|k| !discovery::is_built_in(&k.group)).map(|k| format!("{}.{}", k.plural, k.group)).collect();
+        let definitions = Resource::new("apiextensions.k8s.io", "customresourcedefinitions").named(names);
+        let reason = "proof that a kind is gone with all its objects";
+        (!definitions.names.is_empty())
+            .then(|| Right::optional(definitions, Verb::Get, Place::Everywhere, reason, UNPROVEN))
+    }
+
+    fn on_held(&self) -> Vec<Right> {
+        let mut held: BTreeMap<(&str, &str), BTreeSet<String>> = BTreeMap::new();
+        for (kind, id) in &self.held {
+            held.entry((&kind.group, &kind.plural)).or_default().insert(id.name().to_owned());
+        }
+        let rights = held.into_iter().flat_map(|((group, plural), names)| {
+            let resource = Resource::new(group, plural).named(names);
+            let reason = "holds: by name, and never from what is held";
+            [Verb::Get, Verb::Patch].map(|verb| Right::required(resource.clone(), verb, Place::Everywhere, reason))
+        });
+        rights.collect()
+    }
+}
+
+fn resource(kind: &ResourceKind) -> Resource {
+    Resource::new(&kind.group, &kind.plural)
+}
