@@ -37,6 +37,9 @@ pub struct Role {
     pub rules: Vec<(PolicyRule, BTreeSet<String>)>,
 }
 
+/// What resources of one rule have in common: group, names, verbs.
+type Same<'a> = (&'a str, &'a BTreeSet<String>, BTreeSet<Verb>);
+
 impl Rights {
     /// The Roles and the ClusterRole that grant these rights, and no others. Resources that need the same are in one rule.
     #[must_use]
@@ -52,8 +55,7 @@ impl Rights {
             }
         }
         let roles = places.into_iter().map(|(namespace, resources)| {
-            let mut rules: BTreeMap<(&str, &BTreeSet<String>, BTreeSet<Verb>), (Vec<String>, BTreeSet<String>)> =
-                BTreeMap::new();
+            let mut rules: BTreeMap<Same<'_>, (Vec<String>, BTreeSet<String>)> = BTreeMap::new();
             for (resource, rights) in resources {
                 let verbs = rights.iter().map(|right| right.verb).collect();
                 let (plurals, reasons) = rules.entry((&resource.group, &resource.names, verbs)).or_default();
