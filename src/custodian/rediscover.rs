@@ -27,6 +27,10 @@ use crate::{
     ownership,
 };
 
+/// Most kinds that are searched for one parent. Whoever may edit the parent may write the note, and each kind in it costs
+/// several requests; no cluster serves as many.
+const MOST_KINDS: usize = 1000;
+
 impl Inner {
     /// A record made from what the cluster shows, in place of one that is gone. Returns what should be known about the
     /// search.
@@ -88,7 +92,15 @@ impl Inner {
             return Err(format!("the parent's annotation {key} is missing, so it is not known where to look"));
         };
         let mut kinds: BTreeSet<GroupKind> = known.entries().map(|e| e.id.group_kind()).collect();
-        for text in read_kinds(noted) {
+        let noted = read_kinds(noted);
+        if noted.len() > MOST_KINDS {
+            return Err(format!(
+                "the parent's annotation {key} names {} kinds, more than the {MOST_KINDS} that are looked for: leave those \
+                 that it has children of",
+                noted.len()
+            ));
+        }
+        for text in noted {
             let kind = text.parse();
             kinds.insert(
                 kind.map_err(|e| format!("the parent's annotation {key} names {text:?}, which is no kind: {e}"))?,

@@ -11,7 +11,7 @@ use kube::{
     api::{DynamicObject, ListParams},
 };
 use kube_custody::{
-    custodian::{Adoption, Phase, Problem},
+    custodian::{Adoption, Hold, Phase, Problem},
     inventory::{DeletionPolicy, Edge, Entry, EntryState, Requirement, Role},
     object::{ParentRef, ResourceKind, Scope, Uid},
     ownership::OwnershipPolicy,
@@ -280,4 +280,35 @@ async fn the_record_of_another_parent_is_nothing_to_adopt() {
         settle_deleted(&scene.custodian, &scene.admin, &other, &[]).await;
         scene.tear_down().await;
     }
+}
+
+#[tokio::test]
+async fn a_note_of_thousands_of_kinds_is_not_searched_through() {
+    let scene = Scene::new("noted").await;
+    let set = [scene.map("x", &[])];
+    scene.apply(&set).await;
+    let maps = Api::<ConfigMap>::namespaced(scene.admin.clone(), &scene.ns);
+    for record in maps.list(&ListParams::default()).await.unwrap().items {
+        if record.name_any().starts_with("inventory-") {
+            let record = config_map(&scene.ns, &record.name_any(), &[]);
+            patch(&scene.admin, &record, json!({"metadata": {"finalizers": null}})).await;
+            remove(&scene.admin, &record).await;
+        }
+    }
+    let track = git_track(&scene.ns, "track", "/");
+    let key = format!("{MANAGER}/group-kinds");
+    let noted = live(&scene.admin, &track).await.unwrap().annotations()[&key].clone();
+    let many = (0..2000).map(|n| format!("Kind{n}.group{n}.example.com")).collect::<Vec<_>>().join(",");
+    patch(&scene.admin, &track, json!({"metadata": {"annotations": {&key: many}}})).await;
+    let before = scene.log.len();
+    let outcome = scene.pass(&set).await;
+    assert!(
+        matches!(&outcome.phase, Phase::Held(Hold::InventoryMissing { words }) if words.contains("2000")),
+        "{outcome:#?}"
+    );
+    assert!(scene.log.len() - before < 20, "{} calls", scene.log.len() - before);
+
+    patch(&scene.admin, &track, json!({"metadata": {"annotations": {&key: noted}}})).await;
+    scene.apply(&set).await;
+    scene.tear_down().await;
 }
