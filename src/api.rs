@@ -11,7 +11,7 @@ use kube_core::{ApiResource, DynamicResourceScope, Resource};
 use serde_json::{Value, json};
 
 use crate::{
-    answer::Refusal,
+    answer::{Answer, Refusal},
     object::{ObjectId, ResourceKind},
 };
 
@@ -74,6 +74,34 @@ pub(crate) async fn list_metadata(
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
             None => return Ok(found),
+        }
+    }
+}
+
+/// Hands the metadata of all objects of a kind, everywhere, to `take`, page by page; some of them twice, if a list outlives
+/// what the API server remembers.
+pub(crate) async fn each_metadata(
+    client: &Client,
+    kind: &ResourceKind,
+    selector: Option<&str>,
+    mut take: impl FnMut(ObjectMeta),
+) -> Result<(), Refusal> {
+    let api = metadata_api(client, kind, None);
+    let first = ListParams { label_selector: selector.map(ToOwned::to_owned), ..ListParams::default().limit(PAGE) };
+    let mut params = first.clone();
+    loop {
+        let page = match api.list_metadata(&params).await.map_err(|e| Refusal::of(&e)) {
+            // In one piece then: the API server answers that from its cache.
+            Err(refusal) if *refusal.answer() == Answer::Expired && params.continue_token.is_some() => {
+                params = ListParams { limit: None, ..first.clone() };
+                continue;
+            }
+            page => page?,
+        };
+        page.items.into_iter().for_each(|object| take(object.metadata));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(()),
         }
     }
 }

@@ -145,7 +145,7 @@ impl Removal {
         self.agenda.report(&self.course)
     }
 
-    fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.course.is_over()
     }
 
@@ -391,7 +391,7 @@ impl Inner {
     /// Stores a record that was rediscovered while its parent is being deleted, so that nothing is deleted that is not on
     /// record. It is the one thing that a teardown creates; where the namespace admits nothing new any more, the record
     /// is kept in memory, and made again by every pass from what is left.
-    async fn restore(
+    pub(super) async fn restore(
         &self,
         parent: &ParentRef,
         inventory: &mut Inventory,
@@ -543,7 +543,7 @@ impl Inner {
     /// Where objects are held, the parent is let go before record and holds, because the rights to let it go may hang on
     /// what is held. The record, empty but for the holds, remembers them until a [`sweep`](super::Custodian::sweep)
     /// should there be a crash in between.
-    async fn let_go(
+    pub(super) async fn let_go(
         &self,
         parent: &ParentRef,
         mut inventory: Inventory,
@@ -600,7 +600,7 @@ impl Unread {
 }
 
 /// What became of a rediscovered record.
-enum Restored {
+pub(super) enum Restored {
     Stored(Version),
     InMemory,
     ParentGone,

@@ -50,6 +50,7 @@ mod relink;
 mod site;
 mod sweep;
 mod target;
+pub mod uninstall;
 mod unite;
 mod watches;
 

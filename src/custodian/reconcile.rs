@@ -339,11 +339,17 @@ impl Inner {
                 Snapshot::new(inventory, version)
             }
         };
+<<<<<<< HEAD
         if snapshot.inventory.is_empty() {
             // It speaks of nothing, and from now on of whatever is there.
             snapshot.inventory.cluster.clone_from(&at.cluster);
         }
         match of_another_cluster(&snapshot.inventory, &at.cluster) {
+=======
+        // Decided although the parent lives: it is being released.
+        let releasing = snapshot.inventory.decision.as_ref().map(|d| Hold::Releasing { reason: d.reason.clone() });
+        match of_another_cluster(&snapshot.inventory, cluster).or(releasing) {
+>>>>>>> 164994a (Uninstall a manager: release, tear-down, scan, leftover proxies and drain)
             Some(hold) => Err(Stop::held(parent, hold)),
             None => Ok(snapshot),
         }

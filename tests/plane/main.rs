@@ -33,5 +33,6 @@ mod skeleton;
 mod slices;
 mod two;
 mod vcluster;
+mod uninstall;
 mod wakeups;
 mod world;

@@ -1,0 +1,247 @@
+//! Letting go of one parent and of everything that is its own, without deleting a child.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube_client::api::Patch;
+use tokio::time::Instant;
+
+use super::parents::Target;
+use crate::{
+    answer::{Answer, Refusal},
+    api::{find_metadata, patch_metadata, patched_by},
+    custodian::{
+        Error, Inner,
+        finalize::{Removal, Restored},
+        outcome::{Outcome, Phase},
+        reconcile::{carries, of_another_cluster},
+        site::Site,
+    },
+    inventory::{self, Decision, DeletionPolicy, Inventory, Loaded, Role, SaveOptions, Version},
+    object::{ObjectId, ResourceKind, Uid},
+    ownership,
+};
+
+/// How often a step starts over because somebody else wrote in between.
+const ROUNDS: usize = 5;
+/// How long a step of a parent goes on without getting anything done.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What of a parent is let go of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// The children lose their marks.
+    Children,
+    /// The proxies are gone as well.
+    Everything,
+}
+
+/// How far a parent was let go of.
+#[derive(Debug)]
+pub(super) struct Loosened {
+    /// What is on record of it still.
+    inventory: Inventory,
+    version: Option<Version>,
+    /// Why the record does not say everything, if it does not.
+    pub(super) unproven: Option<String>,
+}
+
+/// Why a parent is not let go of.
+#[derive(Debug)]
+pub(super) struct Stuck(pub(super) String);
+
+impl From<Error> for Stuck {
+    fn from(error: Error) -> Self {
+        let mut words = error.to_string();
+        let mut source = std::error::Error::source(&error);
+        while let Some(cause) = source {
+            words = format!("{words}: {cause}");
+            source = cause.source();
+        }
+        Self(words)
+    }
+}
+
+impl From<inventory::Error> for Stuck {
+    fn from(error: inventory::Error) -> Self {
+        Error::from(error).into()
+    }
+}
+
+impl Inner {
+    /// Records that the children of `target` stay, and takes the marks off them; with `extent` everything, removes the
+    /// proxies too.
+    pub(super) async fn loosen_parent(
+        &self,
+        site: &Site,
+        target: &Target,
+        reason: &str,
+        extent: Extent,
+        deadline: Instant,
+    ) -> Result<Loosened, Stuck> {
+        for _ in 0..ROUNDS {
+            match self.loosen_once(site, target, reason, extent, deadline).await {
+                Err(Error::Inventory(inventory::Error::Conflict { .. })) => {}
+                Err(error) => return Err(error.into()),
+                Ok(loosened) => return loosened,
+            }
+        }
+        Err(Stuck("its inventory is being changed by somebody else: stop the operator, and call again".into()))
+    }
+
+    async fn loosen_once(
+        &self,
+        site: &Site,
+        target: &Target,
+        reason: &str,
+        extent: Extent,
+        deadline: Instant,
+    ) -> Result<Result<Loosened, Stuck>, Error> {
+        let mut loosened = match self.record_of(site, target).await? {
+            Ok(loosened) => loosened,
+            Err(stuck) => return Ok(Err(stuck)),
+        };
+        let Loosened { inventory, version, .. } = &mut loosened;
+        if let Some(hold) = of_another_cluster(inventory, &site.cluster_id().await?) {
+            return Ok(Err(Stuck(hold.to_string())));
+        }
+        if inventory.decision.as_ref().is_none_or(|d| d.children != DeletionPolicy::Keep) {
+            inventory.decision = Some(Decision::new(DeletionPolicy::Keep, reason));
+            self.save(inventory, version).await?;
+        }
+        let chosen = |role| extent == Extent::Everything || role == Role::Child;
+        let only: BTreeSet<ObjectId> = inventory.entries().filter(|e| chosen(e.role)).map(|e| e.id.clone()).collect();
+        if only.is_empty() {
+            return Ok(Ok(loosened));
+        }
+        let owner = inventory.parent.clone();
+        let mut removal = Removal::new(self, site, &owner, inventory, Some(&only)).await;
+        let mut unfinished = usize::MAX;
+        let (mut report, mut since) = (removal.report(), Instant::now());
+        while !removal.is_over() && Instant::now() < deadline {
+            removal.run(Some(deadline.min(Instant::now() + self.slice))).await;
+            report = removal.report();
+            if report.unfinished() < unfinished {
+                (unfinished, since) = (report.unfinished(), Instant::now());
+            } else if since.elapsed() > PATIENCE {
+                break;
+            }
+        }
+        if removal.record(inventory, &site.fingerprints) {
+            self.save(inventory, version).await?;
+        }
+        let first = report.blockers.iter().chain(&report.waiting).next();
+        Ok(match first {
+            Some(first) => Err(Stuck(format!("{} objects are not let go of: {first}", report.unfinished()))),
+            None if removal.is_over() => Ok(loosened),
+            None => Err(Stuck("there was no time to let go of all its objects: call again".into())),
+        })
+    }
+
+    /// Saves what is on record; where there is no record, there is nothing to save to.
+    async fn save(&self, inventory: &Inventory, version: &mut Option<Version>) -> Result<(), inventory::Error> {
+        if let Some(before) = version.take() {
+            *version = Some(self.store.save(inventory, SaveOptions::replace(before)).await?);
+        }
+        Ok(())
+    }
+
+    /// What is on record for a parent, found again in the cluster as far as it is missing or damaged.
+    async fn record_of(&self, site: &Site, target: &Target) -> Result<Result<Loosened, Stuck>, Error> {
+        let parent = &target.parent;
+        let known = |inventory, version, unproven| Ok(Ok(Loosened { inventory, version, unproven }));
+        match (self.store.load(parent).await?, &target.meta) {
+            (Loaded::Found(snapshot), _) => known(snapshot.inventory, Some(snapshot.version), None),
+            (Loaded::Damaged { snapshot, .. }, None) => {
+                let words = "its record is damaged, and the parent, which would tell where to look, is gone";
+                known(snapshot.inventory, Some(snapshot.version), Some(words.into()))
+            }
+            (Loaded::Damaged { snapshot, damage }, Some(meta)) => {
+                let mut inventory = snapshot.inventory;
+                let completed = self.complete(site, parent, meta, &mut inventory, &damage).await;
+                known(inventory, Some(snapshot.version), completed.err())
+            }
+            (Loaded::Restored { snapshot, damage, .. }, _) => {
+                let unproven = (!damage.is_empty()).then(|| "its record is damaged".to_owned());
+                known(snapshot.inventory, Some(snapshot.version), unproven)
+            }
+            (Loaded::Missing, None) => known(Inventory::new(parent.clone(), site.cluster_id().await?), None, None),
+            (Loaded::Missing, Some(meta)) => {
+                let mut inventory = Inventory::new(parent.clone(), site.cluster_id().await?);
+                if !carries(meta, &self.manager.applied_finalizer()) {
+                    return known(inventory, None, None);
+                }
+                if let Err(words) = self.rediscover(site, parent, meta, &mut inventory).await {
+                    return known(inventory, None, Some(format!("its record is missing: {words}")));
+                }
+                match self.restore(parent, &mut inventory, &mut Vec::new()).await? {
+                    Restored::Stored(version) => known(inventory, Some(version), None),
+                    Restored::InMemory => known(inventory, None, None),
+                    Restored::ParentGone => Ok(Err(Stuck("it has just gone".into()))),
+                }
+            }
+        }
+    }
+
+    /// The last steps for a parent of which nothing is left: its record, holds, finalizers and annotation.
+    pub(super) async fn part_with(&self, target: &Target, loosened: Loosened) -> Result<Vec<String>, Stuck> {
+        let Loosened { inventory, version, .. } = loosened;
+        let parent = &target.parent;
+        let mut left = Vec::new();
+        let own = inventory.parent.uid == parent.uid && target.meta.is_some();
+        let (inventory, version) = match version {
+            Some(version) if !own => {
+                // Of an incarnation that is gone.
+                let owner = inventory.parent.clone();
+                left.extend(self.finish(&owner, &inventory, &version).await?);
+                (Inventory::new(parent.clone(), inventory.cluster), None)
+            }
+            version => (inventory, version),
+        };
+        if target.meta.is_none() {
+            return Ok(left);
+        }
+        let released = Outcome::new(Some(parent.clone()), Phase::Released);
+        let outcome = self.let_go(parent, inventory, version, released).await?;
+        left.extend(outcome.notes);
+        // Nothing of it means anything without the record; a parent that was being deleted is gone by now.
+        let (resource, nothing) = (parent.resource(), BTreeSet::new());
+        let cleared = self.clear(&self.home, &resource, &parent.id, &parent.uid, &nothing, |_| false).await;
+        left.extend(cleared.err());
+        Ok(left)
+    }
+
+    /// Takes every key of the manager off one incarnation of an object, with the finalizers that `finalizers` picks and the
+    /// references to `owners`. Nothing to take off, and nothing there, is success.
+    pub(super) async fn clear(
+        &self,
+        site: &Site,
+        resource: &ResourceKind,
+        id: &ObjectId,
+        uid: &Uid,
+        owners: &BTreeSet<Uid>,
+        finalizers: impl Fn(&str) -> bool,
+    ) -> Result<(), String> {
+        let words = |refusal: Refusal| format!("{id}: {}", refusal.words_for(id));
+        for _ in 0..ROUNDS {
+            let found = find_metadata(&site.client, resource, id).await.map_err(words)?;
+            let Some(meta) = found.filter(|meta: &ObjectMeta| Uid::of(meta).as_ref() == Some(uid)) else {
+                return Ok(());
+            };
+            let patch = ownership::clear_patch(&self.manager, owners, &finalizers, id, &meta);
+            let patch = patch.map_err(|error| error.to_string())?;
+            if patch.0.is_empty() {
+                return Ok(());
+            }
+            match patch_metadata(&site.client, resource, id, &Patch::Json(patch), &patched_by(None)).await {
+                Ok(_) => return Ok(()),
+                Err(refusal) => match refusal.answer() {
+                    Answer::PatchRejected | Answer::VersionMismatch | Answer::UidMismatch | Answer::NotFound { .. } => {
+                    }
+                    _ => return Err(words(refusal)),
+                },
+            }
+        }
+        Err(format!("{id}: somebody else keeps writing to it"))
+    }
+}
