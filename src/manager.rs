@@ -180,11 +180,24 @@ impl Manager {
             self.finalizer(),
             self.applied_finalizer(),
             self.group_kinds_annotation(),
+            self.force_annotation(),
             self.inventory_finalizer(),
             self.inventory_annotation(),
             self.proxy_finalizer(),
         ];
-        written.iter().any(|k| k == key) || key.starts_with(&self.key("hold-"))
+        written.iter().any(|k| k == key) || self.is_hold(key)
+    }
+
+    /// Whether `key` is a hold finalizer, for a parent of any kind.
+    pub(crate) fn is_hold(&self, key: &str) -> bool {
+        key.starts_with(&self.key("hold-"))
+    }
+
+    /// Whether `key` makes an object a parent, or speaks of it as one.
+    pub(crate) fn is_parents_key(&self, key: &str) -> bool {
+        [self.finalizer(), self.applied_finalizer(), self.group_kinds_annotation(), self.force_annotation()]
+            .iter()
+            .any(|k| k == key)
     }
 
     /// Whether `key` (a label, annotation or finalizer) belongs to this manager.

@@ -105,24 +105,24 @@ pub fn detach_patch(
 /// The JSON patch that takes every key that the crate writes under `manager`'s domain off an object, whatever parent it
 /// names, and the references to `owners`. For the end of a manager.
 ///
-/// Of the finalizers only those go that `finalizers` picks. What others wrote stays, and so do keys under the domain that
-/// the operator's author added. The patch is guarded as [`strip_patch`] is.
+/// Only keys that `picks` picks go. What others wrote stays, and so do keys under the domain that the operator's author
+/// added. The patch is guarded as [`strip_patch`] is.
 ///
 /// # Errors
 /// [`Error::NotLive`] if `live` has no UID.
 pub fn clear_patch(
     manager: &Manager,
     owners: &BTreeSet<Uid>,
-    finalizers: impl Fn(&str) -> bool,
+    picks: impl Fn(&str) -> bool,
     object: &ObjectId,
     live: &ObjectMeta,
 ) -> Result<Patch, Error> {
-    let goes = |name: &str| manager.writes_key(name) && finalizers(name);
+    let goes = |key: &str| manager.writes_key(key) && picks(key);
     let mut removal = Removal::default()
         .references(live, |uid| owners.iter().any(|owner| owner.as_str() == uid))
         .finalizers(live, goes);
     for (map, entries) in [("labels", &live.labels), ("annotations", &live.annotations)] {
-        for (key, value) in entries.iter().flatten().filter(|(key, _)| manager.writes_key(key)) {
+        for (key, value) in entries.iter().flatten().filter(|(key, _)| goes(key)) {
             removal.value(map, key, value);
         }
     }
@@ -264,9 +264,13 @@ mod tests {
         assert!(clear_patch(&manager, &owners, |_| true, &object, &foreign).unwrap().0.is_empty());
         let patch = clear_patch(&manager, &owners, |f| f == held, &object, &live).unwrap();
         assert_eq!(
-            apply(&live, &patch).unwrap().finalizers.unwrap().last(),
-            Some(&manager.applied_finalizer()),
-            "only the finalizers that were picked"
+            apply(&live, &patch).unwrap(),
+            ObjectMeta {
+                finalizers: live.finalizers.as_ref().map(|all| all.iter().filter(|f| **f != held).cloned().collect()),
+                owner_references: foreign.owner_references,
+                ..live.clone()
+            },
+            "only what was picked"
         );
     }
 

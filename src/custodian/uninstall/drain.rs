@@ -280,6 +280,9 @@ impl Inner {
 
 /// What a parent that is being deleted waits for.
 pub(super) fn waits_for(outcome: &Outcome) -> String {
+    if let Phase::Blocked(blocked) = &outcome.phase {
+        return blocked.to_string();
+    }
     let first = outcome.removal.blockers.iter().chain(&outcome.removal.waiting).next();
     match first {
         Some(first) => format!("{} objects are left: {first}", outcome.removal.unfinished()),

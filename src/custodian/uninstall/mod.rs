@@ -256,7 +256,7 @@ impl Run<'_> {
         let stuck = self.loosen_all(&roster.targets, Extent::Children).await;
         let scan = self.inner.scan(&self.kind, Breadth::Everything).await;
         let mut known = self.known(&roster, &scan);
-        self.spare(&mut known, &roster.targets, &stuck);
+        known.staying.extend(stuck.keys().map(|parent| (parent.uid.clone(), parent.id.clone())));
         let open = self.clear_all(&known, &scan, &mut done).await;
 
         let rest: Vec<_> = roster.targets.iter().filter(|t| !stuck.contains_key(&t.parent)).cloned().collect();
@@ -265,7 +265,7 @@ impl Run<'_> {
         };
         let mut left = stuck;
         left.extend(self.part_with_all(&rest, clean, &mut done).await);
-        self.spare(&mut known, &roster.targets, &left);
+        known.staying.extend(left.keys().map(|parent| (parent.uid.clone(), parent.id.clone())));
         done.left.extend(left.into_iter().map(|(parent, words)| Left::new(Stage::Parents, &parent.id, words)));
         self.remove_proxies(&known, &roster.free, &scan, &open, &mut done).await;
         self.free_records(&known, &scan, &mut done).await;
@@ -325,38 +325,30 @@ impl Run<'_> {
 
     /// Which parents are done with, if all goes well.
     fn known(&self, roster: &Roster, scan: &Scan) -> Parents {
-        let other = |f: &&Finding| f.object.id.group_kind() != self.kind.group_kind();
-        let living = |f: &Finding| match &f.behind {
-            Behind::Lives(parent) if parent.id.group_kind() != self.kind.group_kind() => Some(parent.uid.clone()),
+        let kind = self.kind.group_kind();
+        let parents = scan.of(Part::Parent).map(|f| &f.object);
+        let behind = scan.findings.iter().filter_map(|f| match &f.behind {
+            Behind::Lives(parent) => Some(parent),
             _ => None,
-        };
-        let others = scan.of(Part::Parent).filter(other).map(|f| f.object.uid.clone());
+        });
+        let others = parents.chain(behind).filter(|parent| parent.id.group_kind() != kind);
+        let others = others.map(|parent| (parent.uid.clone(), parent.id.clone()));
         Parents {
-            kind: self.kind.group_kind(),
-            staying: BTreeSet::new(),
-            incarnations: BTreeSet::new(),
-            others: others
-                .chain(scan.findings.iter().filter_map(living))
-                .chain(roster.others.iter().cloned())
-                .collect(),
-            done: roster.targets.iter().map(|t| t.parent.uid.clone()).collect(),
+            staying: BTreeMap::new(),
+            others: others.chain(roster.others.clone()).collect(),
+            done: roster.targets.iter().map(|t| (t.parent.uid.clone(), t.parent.id.clone())).collect(),
             complete: scan.is_complete(),
-        }
-    }
-
-    /// Spares what belongs to parents that stay; also what is marked for an earlier incarnation of them, which their record
-    /// may speak of.
-    fn spare(&self, known: &mut Parents, targets: &[Target], stuck: &BTreeMap<ParentRef, String>) {
-        for target in targets.iter().filter(|t| stuck.contains_key(&t.parent)) {
-            known.staying.insert(target.parent.uid.clone());
-            known.incarnations.insert(target.parent.id.clone());
+            kind,
         }
     }
 
     /// Takes keys off children, held objects and copies whose parents are done with. Returns what keeps them.
     async fn clear_all<'s>(&self, known: &Parents, scan: &'s Scan, done: &mut Uninstalled) -> Vec<&'s Finding> {
+        let manager = &self.inner.manager;
+        // A parent can be a child as well.
+        let parents = scan.of(Part::Parent).filter(|f| f.traces.is_child(manager));
         let (clear, mut open): (Vec<_>, Vec<_>) =
-            scan.of(Part::Child).partition(|f| known.may_clear(&self.inner.manager, f).is_ok());
+            scan.of(Part::Child).chain(parents).partition(|f| known.may_clear(manager, f).is_ok());
         let steps = clear.into_iter().map(|finding| async move { (finding, self.clear(finding).await) }.boxed());
         let steps: Vec<_> = steps.collect();
         let mut cleared = stream::iter(steps).buffer_unordered(AT_ONCE);
@@ -374,8 +366,12 @@ impl Run<'_> {
     }
 
     async fn clear(&self, finding: &Finding) -> Result<(), String> {
-        let (object, references) = (&finding.object, &finding.traces.references);
-        self.inner.clear(&self.inner.home, &finding.resource, &object.id, &object.uid, references, |_| true).await
+        let (object, references, manager) = (&finding.object, &finding.traces.references, &self.inner.manager);
+        self.inner
+            .clear(&self.inner.home, &finding.resource, &object.id, &object.uid, references, |key| {
+                !manager.is_parents_key(key)
+            })
+            .await
     }
 
     /// Takes the keys off stored objects of parents that are done with, which no record could be read from.
@@ -406,7 +402,7 @@ impl Run<'_> {
                 Part::Proxy => Stage::Proxies,
                 _ => Stage::Traces,
             };
-            if known.is_of_others(finding) {
+            if known.is_of_others(manager, finding) {
                 continue;
             }
             let own: Vec<_> = finding.traces.unknown(manager).cloned().collect();

@@ -1,6 +1,6 @@
 //! The parents of the kind that is uninstalled, and the records of those that are gone.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -30,8 +30,8 @@ pub(super) struct Roster {
     pub(super) targets: Vec<Target>,
     /// Live parents that carry nothing of the manager.
     pub(super) free: Vec<ParentRef>,
-    /// UIDs of parents of other kinds that there are records of.
-    pub(super) others: BTreeSet<Uid>,
+    /// Parents of other kinds that there are records of.
+    pub(super) others: BTreeMap<Uid, ObjectId>,
     /// Why records of parents that are gone are not among them, if they are not.
     unlisted: Option<String>,
 }
@@ -94,7 +94,7 @@ impl Inner {
         };
         let (records, foreign): (Vec<_>, Vec<_>) =
             records.into_iter().partition(|r| r.id.group_kind() == kind.group_kind());
-        let others = foreign.into_iter().map(|r| r.uid).collect();
+        let others = foreign.into_iter().map(|r| (r.uid, r.id)).collect();
         let mut roster = Roster { others, unlisted, ..Roster::default() };
         for (parent, meta) in self.parents_of(kind, None).await? {
             // The record of another incarnation is found through the live one.

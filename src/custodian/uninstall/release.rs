@@ -204,15 +204,18 @@ impl Inner {
         let released = Outcome::new(Some(parent.clone()), Phase::Released);
         let outcome = self.let_go(parent, inventory, version, released).await?;
         left.extend(outcome.notes);
-        // Nothing of it means anything without the record; a parent that was being deleted is gone by now.
+        // Means nothing without the record. The finalizers are off, or on again because somebody took it up.
         let (resource, nothing) = (parent.resource(), BTreeSet::new());
-        let cleared = self.clear(&self.home, &resource, &parent.id, &parent.uid, &nothing, |_| false).await;
+        let noted = [self.manager.group_kinds_annotation(), self.manager.force_annotation()];
+        let cleared = self
+            .clear(&self.home, &resource, &parent.id, &parent.uid, &nothing, |key| noted.iter().any(|n| n == key))
+            .await;
         left.extend(cleared.err());
         Ok(left)
     }
 
-    /// Takes every key of the manager off one incarnation of an object, with the finalizers that `finalizers` picks and the
-    /// references to `owners`. Nothing to take off, and nothing there, is success.
+    /// Takes the keys of the manager that `picks` picks off one incarnation of an object, and the references to `owners`.
+    /// Nothing to take off, and nothing there, is success.
     pub(super) async fn clear(
         &self,
         site: &Site,
@@ -220,7 +223,7 @@ impl Inner {
         id: &ObjectId,
         uid: &Uid,
         owners: &BTreeSet<Uid>,
-        finalizers: impl Fn(&str) -> bool,
+        picks: impl Fn(&str) -> bool,
     ) -> Result<(), String> {
         let words = |refusal: Refusal| format!("{id}: {}", refusal.words_for(id));
         for _ in 0..ROUNDS {
@@ -228,7 +231,7 @@ impl Inner {
             let Some(meta) = found.filter(|meta: &ObjectMeta| Uid::of(meta).as_ref() == Some(uid)) else {
                 return Ok(());
             };
-            let patch = ownership::clear_patch(&self.manager, owners, &finalizers, id, &meta);
+            let patch = ownership::clear_patch(&self.manager, owners, &picks, id, &meta);
             let patch = patch.map_err(|error| error.to_string())?;
             if patch.0.is_empty() {
                 return Ok(());

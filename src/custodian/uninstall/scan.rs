@@ -198,7 +198,7 @@ impl Inner {
                 return match site.resolver.crd_of_kind(&kind).await {
                     Crd::NotFound => Existence::Gone,
                     Crd::Present(_) => Existence::Unknown(format!("{kind} is defined, but not served at present")),
-                    Crd::Unknown { reason } => Existence::Unknown(reason),
+                    Crd::Unknown { reason } | Crd::Forbidden { reason } => Existence::Unknown(reason),
                 };
             }
         };

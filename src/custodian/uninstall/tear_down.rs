@@ -36,9 +36,9 @@ impl Run<'_> {
         let scan = self.inner.scan(&self.kind, Breadth::Everything).await;
         let mut known = self.known(&roster, &scan);
         // Nothing is done with as long as its parent or its record is there.
-        known.staying = roster.targets.iter().map(|t| t.parent.uid.clone()).collect();
-        known.staying.extend(roster.free.iter().map(|parent| parent.uid.clone()));
-        known.incarnations = roster.targets.iter().map(|t| t.parent.id.clone()).collect();
+        let there = roster.targets.iter().map(|t| &t.parent).chain(&roster.free);
+        known.staying = there.map(|parent| (parent.uid.clone(), parent.id.clone())).collect();
+        known.done.retain(|uid, _| !known.staying.contains_key(uid));
         self.clear_all(&known, &scan, &mut done).await;
         self.free_records(&known, &scan, &mut done).await;
         self.look_again(&known, &mut done).await;
@@ -210,13 +210,12 @@ impl Run<'_> {
         let definitions = ResourceKind::new(id.group(), "v1", id.kind(), "customresourcedefinitions", Scope::Cluster);
         let meta = match site.resolver.crd_of(kind).await {
             Crd::NotFound => return Ok(false),
-            Crd::Unknown { reason } => return Err(reason),
+            Crd::Unknown { reason } | Crd::Forbidden { reason } => return Err(reason),
             Crd::Present(meta) => meta,
         };
         if meta.deletion_timestamp.is_none() {
-            let kind = match site.resolver.refresh(&kind.group_kind()).await {
-                Resolution::Served(kind) => kind,
-                _ => return Err("whether anything of its kind is left cannot be told: it is not served".into()),
+            let Resolution::Served(kind) = site.resolver.refresh(&kind.group_kind()).await else {
+                return Err("whether anything of its kind is left cannot be told: it is not served".into());
             };
             let one = metadata_api(&site.client, &kind, None).list_metadata(&ListParams::default().limit(1)).await;
             let one = one.map_err(|error| format!("whether anything of its kind is left cannot be told: {error}"))?;

@@ -47,6 +47,12 @@ impl Traces {
         *self == Self::default()
     }
 
+    /// Whether there is more than what makes a parent.
+    pub(super) fn is_child(&self, manager: &Manager) -> bool {
+        let mut all = self.labels.iter().chain(&self.annotations).chain(&self.finalizers);
+        !self.references.is_empty() || all.any(|key| manager.writes_key(key) && !manager.is_parents_key(key))
+    }
+
     /// Keys under the domain that the crate does not write: the operator's author has to know what they mean.
     pub(super) fn unknown<'a>(&'a self, manager: &'a Manager) -> impl Iterator<Item = &'a String> {
         let all = self.labels.iter().chain(&self.annotations).chain(&self.finalizers);
@@ -253,65 +259,72 @@ pub(super) fn findings(manager: &Manager, proxies: Option<&ProxyKinds>, seen: Ve
 pub(super) struct Parents {
     /// The kind that is uninstalled. All live parents of it are known.
     pub(super) kind: GroupKind,
-    /// Parents whose objects have to stay as they are: what is known of them is not done with.
-    pub(super) staying: BTreeSet<Uid>,
-    /// Of these nothing of any incarnation is touched: a record may speak of an earlier one.
-    pub(super) incarnations: BTreeSet<ObjectId>,
-    /// Live parents of other kinds, as far as they were seen.
-    pub(super) others: BTreeSet<Uid>,
+    /// Parents whose objects have to stay as they are: what is known of them is not done with. That goes for objects of
+    /// every incarnation, for a record may speak of an earlier one.
+    pub(super) staying: BTreeMap<Uid, ObjectId>,
+    /// Parents of other kinds that live or have a record, as far as they were seen.
+    pub(super) others: BTreeMap<Uid, ObjectId>,
     /// Parents that are done with.
-    pub(super) done: BTreeSet<Uid>,
+    pub(super) done: BTreeMap<Uid, ObjectId>,
     /// Whether `others` are all.
     pub(super) complete: bool,
 }
 
 impl Parents {
-    /// Why what a child, a held object or a copy carries must stay; `Ok` if it can go.
+    /// Why what an object carries must stay, that which makes it a parent aside; `Ok` if it can go.
     pub(super) fn may_clear(&self, manager: &Manager, finding: &Finding) -> Result<(), String> {
         for parent in &finding.parents {
             if parent.id.group_kind() != self.kind {
                 return Err(format!("it belongs to a parent of another kind, {parent}"));
             }
-            if self.incarnations.contains(&parent.id) {
+            if self.staying.values().any(|id| *id == parent.id) {
                 return Err(format!("it is marked for {parent}, which is not done with"));
             }
             self.may_clear_uid(&parent.uid, true)?;
         }
-        let named = !finding.parents.is_empty();
         if let Some(uid) = &finding.label {
-            self.may_clear_uid(uid, named)?;
+            self.may_clear_uid(uid, !finding.parents.is_empty())?;
         }
-        let holds = |uids: &BTreeSet<Uid>, name: &String| uids.iter().any(|uid| manager.hold_finalizer(uid) == *name);
-        for name in finding.traces.finalizers.iter().filter(|f| f.starts_with(&manager.hold_prefix())) {
-            if holds(&self.staying, name) || holds(&self.others, name) {
-                return Err(format!("finalizer {name} is held for a parent that is not done with"));
-            }
-            if !self.complete && !holds(&self.done, name) {
-                return Err(format!("finalizer {name} may be held for a parent that could not be looked at"));
-            }
+        for name in finding.traces.finalizers.iter().filter(|f| manager.is_hold(f)) {
+            self.may_unhold(manager, name)?;
         }
         Ok(())
     }
 
     /// Whether an object is a parent of another kind, or belongs to one: that is not uninstalled.
-    pub(super) fn is_of_others(&self, finding: &Finding) -> bool {
+    pub(super) fn is_of_others(&self, manager: &Manager, finding: &Finding) -> bool {
         let other = |id: &ObjectId| id.group_kind() != self.kind;
-        let labelled = finding.label.as_ref().is_some_and(|uid| self.others.contains(uid));
+        let labelled = finding.label.as_ref().is_some_and(|uid| self.others.contains_key(uid));
+        let prefix = manager.hold_prefix(&self.kind);
+        let mut holds = finding.traces.finalizers.iter().filter(|f| manager.is_hold(f));
         match finding.part {
             Part::Parent => other(&finding.object.id),
-            _ if finding.parents.is_empty() => labelled,
+            _ if finding.parents.is_empty() => labelled || holds.any(|f| !f.starts_with(&prefix)),
             _ => finding.parents.iter().any(|p| other(&p.id)),
         }
     }
 
     fn may_clear_uid(&self, uid: &Uid, of_kind: bool) -> Result<(), String> {
-        if self.staying.contains(uid) || self.others.contains(uid) {
+        if self.staying.contains_key(uid) || self.others.contains_key(uid) {
             return Err(format!("it is marked for a parent that is not done with ({uid})"));
         }
-        if of_kind || self.complete || self.done.contains(uid) {
+        if of_kind || self.complete || self.done.contains_key(uid) {
             return Ok(());
         }
         Err(format!("it is marked for {uid}, which may be a parent that could not be looked at"))
+    }
+
+    fn may_unhold(&self, manager: &Manager, name: &str) -> Result<(), String> {
+        let among =
+            |parents: &BTreeMap<Uid, ObjectId>| parents.iter().any(|(uid, id)| manager.hold_finalizer(id, uid) == name);
+        if !name.starts_with(&manager.hold_prefix(&self.kind)) {
+            return Err(format!("finalizer {name} is held for a parent of another kind"));
+        }
+        // Of which incarnation of a parent that stays it is cannot be seen.
+        if !among(&self.done) && !self.staying.is_empty() {
+            return Err(format!("finalizer {name} may be held for a parent that is not done with"));
+        }
+        Ok(())
     }
 }
 
