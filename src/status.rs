@@ -103,11 +103,8 @@ impl Verdict {
                     Hold::InventoryMissing { .. } => "InventoryMissing",
                     Hold::Restored { .. } => "Restored",
                     Hold::OtherCluster { .. } => "OtherCluster",
-<<<<<<< HEAD
                     Hold::TargetUnavailable { .. } => "TargetUnavailable",
-=======
                     Hold::Releasing { .. } => "Releasing",
->>>>>>> 164994a (Uninstall a manager: release, tear-down, scan, leftover proxies and drain)
                     Hold::Guarded { .. } => "Guarded",
                 };
                 // An outage ends by itself; all else waits for somebody.

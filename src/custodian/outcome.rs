@@ -61,20 +61,18 @@ pub enum Hold {
         /// The cluster in the record and the one that answers, in words.
         words: String,
     },
-<<<<<<< HEAD
     /// The target cluster cannot be reached, or the hook gave none. Tried again by itself; where the cluster is gone for
     /// good, [`Custodian::abandon_all`](super::Custodian::abandon_all) lets the parent go.
     TargetUnavailable {
         /// What is missing, in words.
         words: String,
-=======
+    },
     /// The parent is being released: [`Custodian::uninstall`](super::Custodian::uninstall) or a
     /// [`drain`](super::Custodian::drain) decided so, and has not finished. Finish it; the parent is then as one that was
     /// never reconciled, and its children are anybody's.
     Releasing {
         /// Why, as recorded.
         reason: String,
->>>>>>> 164994a (Uninstall a manager: release, tear-down, scan, leftover proxies and drain)
     },
     /// More would be pruned than the author allows at once.
     Guarded {
@@ -114,11 +112,8 @@ impl fmt::Display for Hold {
                 write!(f, "the inventory was written for another incarnation of the parent ({recorded}): re-link it")
             }
             Self::OtherCluster { words } => f.write_str(words),
-<<<<<<< HEAD
             Self::TargetUnavailable { words } => write!(f, "where the children live cannot be reached: {words}"),
-=======
             Self::Releasing { reason } => write!(f, "the parent is being released ({reason}): finish that"),
->>>>>>> 164994a (Uninstall a manager: release, tear-down, scan, leftover proxies and drain)
             Self::Guarded { pruned, of } => {
                 write!(f, "{pruned} of {of} objects would be pruned, more than allowed at once: allow it explicitly")
             }

@@ -95,7 +95,7 @@ where
     }
 
     /// One slice of the teardown of a parent that is being deleted.
-    async fn finalize(&self, parent: &K, reference: &ParentRef) -> Outcome {
+    pub(super) async fn finalize(&self, parent: &K, reference: &ParentRef) -> Outcome {
         let outcome = match self.inner.being_deleted(reference).await {
             Ok(Some(meta)) => {
                 let at = self.destination(parent, reference).await;
@@ -339,17 +339,13 @@ impl Inner {
                 Snapshot::new(inventory, version)
             }
         };
-<<<<<<< HEAD
         if snapshot.inventory.is_empty() {
             // It speaks of nothing, and from now on of whatever is there.
             snapshot.inventory.cluster.clone_from(&at.cluster);
         }
-        match of_another_cluster(&snapshot.inventory, &at.cluster) {
-=======
         // Decided although the parent lives: it is being released.
         let releasing = snapshot.inventory.decision.as_ref().map(|d| Hold::Releasing { reason: d.reason.clone() });
-        match of_another_cluster(&snapshot.inventory, cluster).or(releasing) {
->>>>>>> 164994a (Uninstall a manager: release, tear-down, scan, leftover proxies and drain)
+        match of_another_cluster(&snapshot.inventory, &at.cluster).or(releasing) {
             Some(hold) => Err(Stop::held(parent, hold)),
             None => Ok(snapshot),
         }

@@ -32,7 +32,7 @@ mod rights;
 mod skeleton;
 mod slices;
 mod two;
-mod vcluster;
 mod uninstall;
+mod vcluster;
 mod wakeups;
 mod world;

@@ -14,13 +14,13 @@ use tokio::time::Instant;
 
 use super::{
     AT_ONCE,
-    parents::{Target, is_held},
+    parents::{Subject, is_held},
     release::{Extent, Stuck},
     scan::parent_resource,
 };
 use crate::{
     api::{delete, find_metadata},
-    custodian::{Custodian, Error, Inner, Outcome, Phase},
+    custodian::{Custodian, Error, Outcome, Phase},
     object::{ObjectId, ParentRef, ResourceKind, Scope},
 };
 
@@ -185,21 +185,16 @@ where
     /// # Errors
     /// [`Error::ParentUnreadable`] if the parents could not be listed.
     pub async fn drain(&self, options: &Drain) -> Result<Drained, Error> {
-        self.inner.drain(&parent_resource::<K>(), options).await
-    }
-}
-
-impl Inner {
-    async fn drain(&self, kind: &ResourceKind, options: &Drain) -> Result<Drained, Error> {
+        let kind = parent_resource::<K>();
         let deadline = Instant::now() + options.within;
         let finish_by = if options.release { deadline - options.within / 4 } else { deadline };
         let mut drained = Drained::default();
         let mut going: BTreeMap<ParentRef, String> = BTreeMap::new();
         loop {
-            let parents = self.parents_of(kind, options.namespace.as_deref()).await?;
+            let parents = self.inner.parents_of(&kind, options.namespace.as_deref()).await?;
             let closing = self.closing(&parents, &mut drained).await;
             let doomed = parents.into_iter().filter(|(parent, meta)| {
-                is_held(&self.manager, meta)
+                is_held(&self.inner.manager, meta)
                     && (meta.deletion_timestamp.is_some() || parent.id.namespace().is_some_and(|n| closing.contains(n)))
             });
             let doomed: BTreeMap<ParentRef, ObjectMeta> = doomed.collect();
@@ -216,7 +211,7 @@ impl Inner {
         }
         for (parent, words) in going {
             // The last step may just have finished it.
-            match self.find_parent(&parent).await {
+            match self.inner.find_parent(&parent).await {
                 Ok(None) => drained.finished.push(parent),
                 Ok(meta) if options.release => match self.release_parent(parent.clone(), meta, options, deadline).await
                 {
@@ -238,7 +233,7 @@ impl Inner {
         drained.unread.clear();
         for namespace in namespaces {
             let Ok(id) = ObjectId::new("", "Namespace", None, namespace) else { continue };
-            match find_metadata(&self.home.client, &resource, &id).await {
+            match find_metadata(&self.inner.home.client, &resource, &id).await {
                 Ok(Some(meta)) if meta.deletion_timestamp.is_some() => drop(closing.insert(namespace.to_owned())),
                 Ok(_) => {}
                 Err(refusal) => drained.unread.push(refusal.words_for(&id)),
@@ -250,11 +245,15 @@ impl Inner {
     /// One slice of the end of a parent. Returns what it waits for, in words.
     async fn finish_parent(&self, parent: &ParentRef, meta: &ObjectMeta) -> String {
         if meta.deletion_timestamp.is_none()
-            && let Err(refusal) = delete(&self.home.client, &parent.resource(), &parent.id, meta).await
+            && let Err(refusal) = delete(&self.inner.home.client, &parent.resource(), &parent.id, meta).await
         {
             return refusal.words_for(&parent.id);
         }
-        let outcome = self.finalize(&self.home, parent).await;
+        let outcome = match self.typed(parent).await {
+            Ok(Some(typed)) => self.finalize(&typed, parent).await,
+            Ok(None) => return "it has just gone".into(),
+            Err(Stuck(words)) => return words,
+        };
         match &outcome.phase {
             Phase::Held(hold) => hold.to_string(),
             Phase::Failed => outcome.error.map(|error| error.to_string()).unwrap_or_default(),
@@ -269,12 +268,13 @@ impl Inner {
         options: &Drain,
         deadline: Instant,
     ) -> Result<(), Stuck> {
-        let target = Target { parent, meta };
-        let loosened = self.loosen_parent(&self.home, &target, &options.reason, Extent::Everything, deadline).await?;
+        let subject = Subject { parent, meta };
+        let at = self.whereabouts(&subject).await?;
+        let loosened = self.inner.loosen_parent(&at, &subject, &options.reason, Extent::Everything, deadline).await?;
         if let Some(words) = &loosened.unproven {
             return Err(Stuck(words.clone()));
         }
-        self.part_with(&target, loosened).await.map(drop)
+        self.inner.part_with(&subject, loosened).await.map(drop)
     }
 }
 

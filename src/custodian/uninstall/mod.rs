@@ -46,12 +46,12 @@ pub use self::{
     traces::{Behind, Finding, Part, Traces},
 };
 use self::{
-    parents::{Roster, Target},
+    parents::{Roster, Subject},
     release::{Extent, Stuck},
     scan::parent_resource,
     traces::Parents,
 };
-use super::{Custodian, Error, Inner};
+use super::{Custodian, Error, Inner, target::Reach};
 use crate::object::{LiveRef, ObjectId, ParentRef, ResourceKind};
 
 /// Parents that are dealt with at the same time.
@@ -228,6 +228,7 @@ where
     /// [`Error`] if the parents or the records could not be listed. Nothing was changed then.
     pub async fn uninstall(&self, options: &Uninstall) -> Result<Uninstalled, Error> {
         let run = Run {
+            custodian: self,
             inner: &self.inner,
             kind: parent_resource::<K>(),
             options,
@@ -241,27 +242,31 @@ where
 }
 
 /// One call.
-struct Run<'a> {
+struct Run<'a, K> {
+    custodian: &'a Custodian<K>,
     inner: &'a Inner,
     kind: ResourceKind,
     options: &'a Uninstall,
     deadline: Instant,
 }
 
-impl Run<'_> {
+impl<K> Run<'_, K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
+{
     async fn release(&self) -> Result<Uninstalled, Error> {
         let roster = self.inner.roster(&self.kind).await?;
         let mut done = Uninstalled::default();
         done.unseen.extend(roster.unlisted());
-        let stuck = self.loosen_all(&roster.targets, Extent::Children).await;
+        let stuck = self.loosen_all(&roster.subjects, Extent::Children).await;
         let scan = self.inner.scan(&self.kind, Breadth::Everything).await;
         let mut known = self.known(&roster, &scan);
         known.staying.extend(stuck.keys().map(|parent| (parent.uid.clone(), parent.id.clone())));
         let open = self.clear_all(&known, &scan, &mut done).await;
 
-        let rest: Vec<_> = roster.targets.iter().filter(|t| !stuck.contains_key(&t.parent)).cloned().collect();
-        let clean = |target: &Target| {
-            scan.is_complete() && !open.iter().any(|f| f.parents.iter().any(|p| p.uid == target.parent.uid))
+        let rest: Vec<_> = roster.subjects.iter().filter(|t| !stuck.contains_key(&t.parent)).cloned().collect();
+        let clean = |subject: &Subject| {
+            scan.is_complete() && !open.iter().any(|f| f.parents.iter().any(|p| p.uid == subject.parent.uid))
         };
         let mut left = stuck;
         left.extend(self.part_with_all(&rest, clean, &mut done).await);
@@ -273,13 +278,15 @@ impl Run<'_> {
         Ok(done)
     }
 
-    /// Lets go of what the targets have. Returns those that stay, and why.
-    async fn loosen_all(&self, targets: &[Target], extent: Extent) -> BTreeMap<ParentRef, String> {
-        let steps = targets.iter().map(|target| {
+    /// Lets go of what the subjects have. Returns those that stay, and why.
+    async fn loosen_all(&self, subjects: &[Subject], extent: Extent) -> BTreeMap<ParentRef, String> {
+        let steps = subjects.iter().map(|subject| {
             async move {
-                let (site, reason) = (&self.inner.home, &self.options.reason);
-                let loosened = self.inner.loosen_parent(site, target, reason, extent, self.deadline).await;
-                loosened.err().map(|Stuck(words)| (target.parent.clone(), words))
+                let loosened = async {
+                    let at = self.custodian.whereabouts(subject).await?;
+                    self.inner.loosen_parent(&at, subject, &self.options.reason, extent, self.deadline).await
+                };
+                loosened.await.err().map(|Stuck(words)| (subject.parent.clone(), words))
             }
             .boxed()
         });
@@ -287,39 +294,40 @@ impl Run<'_> {
         stream::iter(steps).buffer_unordered(AT_ONCE).filter_map(|stuck| async { stuck }).collect().await
     }
 
-    /// The last steps of the targets. Returns those that stay, and why.
+    /// The last steps of the subjects. Returns those that stay, and why.
     async fn part_with_all(
         &self,
-        targets: &[Target],
-        clean: impl Fn(&Target) -> bool,
+        subjects: &[Subject],
+        clean: impl Fn(&Subject) -> bool,
         done: &mut Uninstalled,
     ) -> BTreeMap<ParentRef, String> {
-        let steps = targets.iter().map(|target| {
-            let clean = clean(target);
-            async move { (target, self.part_with(target, clean).await) }.boxed()
+        let steps = subjects.iter().map(|subject| {
+            let clean = clean(subject);
+            async move { (subject, self.part_with(subject, clean).await) }.boxed()
         });
         let steps: Vec<_> = steps.collect();
         let mut left = BTreeMap::new();
         let mut ended = stream::iter(steps).buffer_unordered(AT_ONCE);
-        while let Some((target, end)) = ended.next().await {
+        while let Some((subject, end)) = ended.next().await {
             match end {
-                Ok(words) if words.is_empty() => done.parents.push(target.parent.clone()),
-                Ok(words) => drop(left.insert(target.parent.clone(), words.join("; "))),
-                Err(Stuck(words)) => drop(left.insert(target.parent.clone(), words)),
+                Ok(words) if words.is_empty() => done.parents.push(subject.parent.clone()),
+                Ok(words) => drop(left.insert(subject.parent.clone(), words.join("; "))),
+                Err(Stuck(words)) => drop(left.insert(subject.parent.clone(), words)),
             }
         }
         done.parents.sort();
         left
     }
 
-    async fn part_with(&self, target: &Target, clean: bool) -> Result<Vec<String>, Stuck> {
-        let (site, reason) = (&self.inner.home, &self.options.reason);
-        let loosened = self.inner.loosen_parent(site, target, reason, Extent::Everything, self.deadline).await?;
+    async fn part_with(&self, subject: &Subject, clean: bool) -> Result<Vec<String>, Stuck> {
+        let (at, reason) = (self.custodian.whereabouts(subject).await?, &self.options.reason);
+        let loosened = self.inner.loosen_parent(&at, subject, reason, Extent::Everything, self.deadline).await?;
         match &loosened.unproven {
-            Some(words) if !clean => {
+            // A scan looks at the home cluster.
+            Some(words) if !clean || at.reach == Reach::Remote => {
                 Err(Stuck(format!("{words}; and a scan could not show that nothing else carries its marks")))
             }
-            _ => self.inner.part_with(target, loosened).await,
+            _ => self.inner.part_with(subject, loosened).await,
         }
     }
 
@@ -336,7 +344,7 @@ impl Run<'_> {
         Parents {
             staying: BTreeMap::new(),
             others: others.chain(roster.others.clone()).collect(),
-            done: roster.targets.iter().map(|t| (t.parent.uid.clone(), t.parent.id.clone())).collect(),
+            done: roster.subjects.iter().map(|t| (t.parent.uid.clone(), t.parent.id.clone())).collect(),
             complete: scan.is_complete(),
             kind,
         }

@@ -17,7 +17,7 @@ use crate::{
 
 /// A parent with something of the manager, or a record of one that is gone.
 #[derive(Clone, Debug)]
-pub(super) struct Target {
+pub(super) struct Subject {
     pub(super) parent: ParentRef,
     /// As it was listed; `None` if it is gone.
     pub(super) meta: Option<ObjectMeta>,
@@ -27,7 +27,7 @@ pub(super) struct Target {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Roster {
     /// Those that the manager has something to do with, and records of parents that are gone, in order.
-    pub(super) targets: Vec<Target>,
+    pub(super) subjects: Vec<Subject>,
     /// Live parents that carry nothing of the manager.
     pub(super) free: Vec<ParentRef>,
     /// Parents of other kinds that there are records of.
@@ -99,17 +99,17 @@ impl Inner {
         for (parent, meta) in self.parents_of(kind, None).await? {
             // The record of another incarnation is found through the live one.
             if is_marked(&self.manager, &meta) || records.iter().any(|r| r.id == parent.id) {
-                roster.targets.push(Target { parent, meta: Some(meta) });
+                roster.subjects.push(Subject { parent, meta: Some(meta) });
             } else {
                 roster.free.push(parent);
             }
         }
         for record in records {
-            if roster.targets.iter().all(|t| t.parent.id != record.id) {
-                roster.targets.push(Target { parent: record, meta: None });
+            if roster.subjects.iter().all(|t| t.parent.id != record.id) {
+                roster.subjects.push(Subject { parent: record, meta: None });
             }
         }
-        roster.targets.sort_by(|a, b| a.parent.cmp(&b.parent));
+        roster.subjects.sort_by(|a, b| a.parent.cmp(&b.parent));
         Ok(roster)
     }
 }

@@ -225,7 +225,10 @@ impl Inner {
     }
 }
 
-impl Run<'_> {
+impl<K> Run<'_, K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
+{
     /// Deletes proxies on no record of parents that are done with, once it is proven that nothing refers to them.
     ///
     /// `free` are parents that carry nothing of the manager, as they were released by an earlier call.

@@ -1,24 +1,27 @@
 //! Letting go of one parent and of everything that is its own, without deleting a child.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, fmt, time::Duration};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube_client::api::Patch;
+use kube_client::api::{DynamicObject, Patch};
+use kube_core::Resource;
+use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-use super::parents::Target;
+use super::parents::Subject;
 use crate::{
     answer::{Answer, Refusal},
-    api::{find_metadata, patch_metadata, patched_by},
+    api::{api, find_metadata, patch_metadata, patched_by},
     custodian::{
-        Error, Inner,
+        Custodian, Error, Inner,
         finalize::{Removal, Restored},
         outcome::{Outcome, Phase},
         reconcile::{carries, of_another_cluster},
-        site::Site,
+        site::{Destination, Nowhere, Site},
+        target::Target,
     },
     inventory::{self, Decision, DeletionPolicy, Inventory, Loaded, Role, SaveOptions, Version},
-    object::{ObjectId, ResourceKind, Uid},
+    object::{ObjectId, ParentRef, ResourceKind, Uid},
     ownership,
 };
 
@@ -62,6 +65,42 @@ impl From<Error> for Stuck {
     }
 }
 
+impl<K> Custodian<K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
+{
+    /// A parent as it lives; `None` if it is gone, or another incarnation has its name.
+    pub(super) async fn typed(&self, parent: &ParentRef) -> Result<Option<K>, Stuck> {
+        let (resource, id) = (parent.resource(), &parent.id);
+        let api = api::<DynamicObject>(&self.inner.home.client, &resource, id.namespace());
+        let object = match api.get(id.name()).await {
+            Ok(object) if Uid::of(&object.metadata).as_ref() == Some(&parent.uid) => object,
+            Ok(_) => return Ok(None),
+            Err(error) => {
+                let refusal = Refusal::about(id, &error);
+                let gone = refusal.answer().names(&resource, id.name());
+                return if gone { Ok(None) } else { Err(Stuck(refusal.words_for(id))) };
+            }
+        };
+        let typed = serde_json::to_value(object).and_then(serde_json::from_value);
+        typed.map(Some).map_err(|error| Stuck(format!("it is not what the operator takes it for: {error}")))
+    }
+
+    /// Where the children of a parent live; those of one that is gone are looked for at home.
+    pub(super) async fn whereabouts(&self, subject: &Subject) -> Result<Destination, Stuck> {
+        let parent = &subject.parent;
+        let typed = match &subject.meta {
+            Some(_) => self.typed(parent).await?,
+            None => None,
+        };
+        let at = match typed {
+            Some(typed) => self.destination(&typed, parent).await,
+            None => self.inner.reach(parent, Target::home()).await,
+        };
+        at.map_err(Nowhere::into_error).map_err(Stuck::from)
+    }
+}
+
 impl From<inventory::Error> for Stuck {
     fn from(error: inventory::Error) -> Self {
         Error::from(error).into()
@@ -69,18 +108,18 @@ impl From<inventory::Error> for Stuck {
 }
 
 impl Inner {
-    /// Records that the children of `target` stay, and takes the marks off them; with `extent` everything, removes the
+    /// Records that the children of `subject` stay, and takes the marks off them; with `extent` everything, removes the
     /// proxies too.
     pub(super) async fn loosen_parent(
         &self,
-        site: &Site,
-        target: &Target,
+        at: &Destination,
+        subject: &Subject,
         reason: &str,
         extent: Extent,
         deadline: Instant,
     ) -> Result<Loosened, Stuck> {
         for _ in 0..ROUNDS {
-            match self.loosen_once(site, target, reason, extent, deadline).await {
+            match self.loosen_once(at, subject, reason, extent, deadline).await {
                 Err(Error::Inventory(inventory::Error::Conflict { .. })) => {}
                 Err(error) => return Err(error.into()),
                 Ok(loosened) => return loosened,
@@ -91,18 +130,18 @@ impl Inner {
 
     async fn loosen_once(
         &self,
-        site: &Site,
-        target: &Target,
+        at: &Destination,
+        subject: &Subject,
         reason: &str,
         extent: Extent,
         deadline: Instant,
     ) -> Result<Result<Loosened, Stuck>, Error> {
-        let mut loosened = match self.record_of(site, target).await? {
+        let mut loosened = match self.record_of(at, subject).await? {
             Ok(loosened) => loosened,
             Err(stuck) => return Ok(Err(stuck)),
         };
         let Loosened { inventory, version, .. } = &mut loosened;
-        if let Some(hold) = of_another_cluster(inventory, &site.cluster_id().await?) {
+        if let Some(hold) = of_another_cluster(inventory, &at.cluster) {
             return Ok(Err(Stuck(hold.to_string())));
         }
         if inventory.decision.as_ref().is_none_or(|d| d.children != DeletionPolicy::Keep) {
@@ -115,7 +154,7 @@ impl Inner {
             return Ok(Ok(loosened));
         }
         let owner = inventory.parent.clone();
-        let mut removal = Removal::new(self, site, &owner, inventory, Some(&only)).await;
+        let mut removal = Removal::new(self, at, &owner, inventory, Some(&only)).await;
         let mut unfinished = usize::MAX;
         let (mut report, mut since) = (removal.report(), Instant::now());
         while !removal.is_over() && Instant::now() < deadline {
@@ -127,7 +166,11 @@ impl Inner {
                 break;
             }
         }
-        if removal.record(inventory, &site.fingerprints) {
+        // What is gone was asked of the cluster on record.
+        if let Err(hold) = at.confirm().await {
+            return Ok(Err(Stuck(hold.to_string())));
+        }
+        if removal.record(inventory, &at.fingerprints) {
             self.save(inventory, version).await?;
         }
         let first = report.blockers.iter().chain(&report.waiting).next();
@@ -147,10 +190,10 @@ impl Inner {
     }
 
     /// What is on record for a parent, found again in the cluster as far as it is missing or damaged.
-    async fn record_of(&self, site: &Site, target: &Target) -> Result<Result<Loosened, Stuck>, Error> {
-        let parent = &target.parent;
+    async fn record_of(&self, at: &Destination, subject: &Subject) -> Result<Result<Loosened, Stuck>, Error> {
+        let parent = &subject.parent;
         let known = |inventory, version, unproven| Ok(Ok(Loosened { inventory, version, unproven }));
-        match (self.store.load(parent).await?, &target.meta) {
+        match (self.store.load(parent).await?, &subject.meta) {
             (Loaded::Found(snapshot), _) => known(snapshot.inventory, Some(snapshot.version), None),
             (Loaded::Damaged { snapshot, .. }, None) => {
                 let words = "its record is damaged, and the parent, which would tell where to look, is gone";
@@ -158,20 +201,20 @@ impl Inner {
             }
             (Loaded::Damaged { snapshot, damage }, Some(meta)) => {
                 let mut inventory = snapshot.inventory;
-                let completed = self.complete(site, parent, meta, &mut inventory, &damage).await;
+                let completed = self.complete(at, parent, meta, &mut inventory, &damage).await;
                 known(inventory, Some(snapshot.version), completed.err())
             }
             (Loaded::Restored { snapshot, damage, .. }, _) => {
                 let unproven = (!damage.is_empty()).then(|| "its record is damaged".to_owned());
                 known(snapshot.inventory, Some(snapshot.version), unproven)
             }
-            (Loaded::Missing, None) => known(Inventory::new(parent.clone(), site.cluster_id().await?), None, None),
+            (Loaded::Missing, None) => known(Inventory::new(parent.clone(), at.cluster.clone()), None, None),
             (Loaded::Missing, Some(meta)) => {
-                let mut inventory = Inventory::new(parent.clone(), site.cluster_id().await?);
+                let mut inventory = Inventory::new(parent.clone(), at.cluster.clone());
                 if !carries(meta, &self.manager.applied_finalizer()) {
                     return known(inventory, None, None);
                 }
-                if let Err(words) = self.rediscover(site, parent, meta, &mut inventory).await {
+                if let Err(words) = self.rediscover(at, parent, meta, &mut inventory).await {
                     return known(inventory, None, Some(format!("its record is missing: {words}")));
                 }
                 match self.restore(parent, &mut inventory, &mut Vec::new()).await? {
@@ -184,11 +227,11 @@ impl Inner {
     }
 
     /// The last steps for a parent of which nothing is left: its record, holds, finalizers and annotation.
-    pub(super) async fn part_with(&self, target: &Target, loosened: Loosened) -> Result<Vec<String>, Stuck> {
+    pub(super) async fn part_with(&self, subject: &Subject, loosened: Loosened) -> Result<Vec<String>, Stuck> {
         let Loosened { inventory, version, .. } = loosened;
-        let parent = &target.parent;
+        let parent = &subject.parent;
         let mut left = Vec::new();
-        let own = inventory.parent.uid == parent.uid && target.meta.is_some();
+        let own = inventory.parent.uid == parent.uid && subject.meta.is_some();
         let (inventory, version) = match version {
             Some(version) if !own => {
                 // Of an incarnation that is gone.
@@ -198,7 +241,7 @@ impl Inner {
             }
             version => (inventory, version),
         };
-        if target.meta.is_none() {
+        if subject.meta.is_none() {
             return Ok(left);
         }
         let released = Outcome::new(Some(parent.clone()), Phase::Released);

@@ -1,15 +1,18 @@
 //! Parents, then the operator, then the definitions: each only when nothing is left of what comes before it.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use futures::{FutureExt, StreamExt, stream};
 use kube_client::api::{DynamicObject, ListParams};
+use kube_core::Resource;
+use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use super::{
     AT_ONCE, Breadth, Left, Run, Stage, Uninstalled,
     drain::waits_for,
-    parents::{Target, is_held, other_custodians},
+    parents::{Subject, is_held, other_custodians},
+    release::Stuck,
 };
 use crate::{
     answer::Answer,
@@ -24,7 +27,10 @@ use crate::{
 /// How soon the parents are looked at again at the latest.
 const AGAIN: Duration = Duration::from_secs(1);
 
-impl Run<'_> {
+impl<K> Run<'_, K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
+{
     pub(super) async fn tear_down(&self) -> Result<Uninstalled, Error> {
         let mut done = Uninstalled::default();
         let clean = self.tear_parents_down(&mut done).await?;
@@ -36,7 +42,7 @@ impl Run<'_> {
         let scan = self.inner.scan(&self.kind, Breadth::Everything).await;
         let mut known = self.known(&roster, &scan);
         // Nothing is done with as long as its parent or its record is there.
-        let there = roster.targets.iter().map(|t| &t.parent).chain(&roster.free);
+        let there = roster.subjects.iter().map(|t| &t.parent).chain(&roster.free);
         known.staying = there.map(|parent| (parent.uid.clone(), parent.id.clone())).collect();
         known.done.retain(|uid, _| !known.staying.contains_key(uid));
         self.clear_all(&known, &scan, &mut done).await;
@@ -51,28 +57,29 @@ impl Run<'_> {
         let mut seen: BTreeMap<ParentRef, String> = BTreeMap::new();
         loop {
             let roster = self.inner.roster(&self.kind).await?;
-            let mut targets = roster.targets;
+            let mut subjects = roster.subjects;
             if self.options.unclaimed {
-                targets.extend(roster.free.into_iter().map(|parent| Target { parent, meta: None }));
+                subjects.extend(roster.free.into_iter().map(|parent| Subject { parent, meta: None }));
             }
-            let steps = targets.iter().map(|target| async move { (target, self.tear_one_down(target).await) }.boxed());
+            let steps =
+                subjects.iter().map(|subject| async move { (subject, self.tear_one_down(subject).await) }.boxed());
             let steps: Vec<_> = steps.collect();
             let mut ended = stream::iter(steps).buffer_unordered(AT_ONCE);
             let (mut left, mut again) = (BTreeMap::new(), false);
-            while let Some((target, end)) = ended.next().await {
+            while let Some((subject, end)) = ended.next().await {
                 match end {
                     Ok(End::Gone) => {}
                     Ok(End::Later(words)) => {
                         again = true;
-                        left.insert(target.parent.clone(), words);
+                        left.insert(subject.parent.clone(), words);
                     }
-                    Ok(End::Stays(words)) | Err(words) => drop(left.insert(target.parent.clone(), words)),
+                    Ok(End::Stays(words)) | Err(words) => drop(left.insert(subject.parent.clone(), words)),
                 }
             }
             drop(ended);
             let gone = seen.keys().filter(|parent| !left.contains_key(*parent)).cloned();
             done.parents.extend(gone);
-            done.parents.extend(targets.iter().map(|t| &t.parent).filter(|p| !left.contains_key(*p)).cloned());
+            done.parents.extend(subjects.iter().map(|t| &t.parent).filter(|p| !left.contains_key(*p)).cloned());
             if !again || Instant::now() >= self.deadline {
                 done.parents.sort();
                 done.parents.dedup();
@@ -85,8 +92,8 @@ impl Run<'_> {
         }
     }
 
-    async fn tear_one_down(&self, target: &Target) -> Result<End, String> {
-        let (inner, parent) = (self.inner, &target.parent);
+    async fn tear_one_down(&self, subject: &Subject) -> Result<End, String> {
+        let (inner, parent) = (self.inner, &subject.parent);
         let resource = parent.resource();
         let words = |refusal: crate::answer::Refusal| refusal.words_for(&parent.id);
         let found = inner.find_parent(parent).await.map_err(words)?;
@@ -121,7 +128,9 @@ impl Run<'_> {
             let finalizers = meta.finalizers.unwrap_or_default().join(", ");
             return Ok(End::Later(format!("it is kept by finalizers of others: {finalizers}")));
         }
-        let outcome = inner.finalize(&inner.home, parent).await;
+        let typed = self.custodian.typed(parent).await.map_err(|Stuck(words)| words)?;
+        let Some(typed) = typed else { return Ok(End::Later("it has just gone".into())) };
+        let outcome = self.custodian.finalize(&typed, parent).await;
         Ok(match outcome.phase {
             // Whether it is gone as well shows the next look.
             Phase::Released | Phase::Gone => End::Later("it is let go of".into()),
