@@ -25,6 +25,7 @@
 //! being deleted or gone, work goes on without proxies, and [`Outcome::notes`] says so; the operator needs the right to `get`
 //! those two CustomResourceDefinitions to see it.
 
+mod answering;
 mod apply;
 mod builder;
 mod containers;

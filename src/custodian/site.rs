@@ -18,6 +18,7 @@ use tokio::{
 
 use super::{
     Error, Inner,
+    answering::Answering,
     context::Roles,
     fields::Fingerprints,
     finalize::Session,
@@ -53,6 +54,7 @@ pub(crate) struct Site {
     pub(super) suspended: Mutex<BTreeSet<Scope>>,
     pub(super) reach: Reach,
     cluster: OnceCell<ClusterId>,
+    answering: Answering,
 }
 
 impl Site {
@@ -69,6 +71,7 @@ impl Site {
             suspended: Mutex::default(),
             reach,
             cluster: OnceCell::new(),
+            answering: Answering::default(),
         }
     }
 
@@ -78,8 +81,8 @@ impl Site {
         Ok(id.clone())
     }
 
-    /// Which cluster answers now.
-    async fn cluster_now(&self) -> Result<ClusterId, Unavailable> {
+    /// Which cluster answers.
+    async fn who_answers(&self) -> Result<ClusterId, Unavailable> {
         match timeout(ANSWER_WITHIN, discovery::cluster_id(&self.client)).await {
             Ok(answer) => answer.map_err(|error| Unavailable::new(with_causes(&error))),
             Err(_) => Err(Unavailable::new(format!("its API server gave no answer within {ANSWER_WITHIN:?}"))),
@@ -122,7 +125,7 @@ impl Destination {
         if self.site.reach != Reach::Remote {
             return Ok(());
         }
-        match self.site.cluster_now().await {
+        match self.site.answering.now(|| self.site.who_answers()).await {
             Ok(now) if now == self.cluster => Ok(()),
             Ok(now) => Err(Hold::other_cluster(&self.cluster, &now)),
             Err(unavailable) => Err(Hold::TargetUnavailable { words: unavailable.to_string() }),
@@ -172,7 +175,7 @@ impl Inner {
         };
         let cluster = match site.reach {
             Reach::Home | Reach::SameCluster => self.home.cluster_id().await.map_err(Nowhere::Home)?,
-            Reach::Remote => site.cluster_now().await.map_err(Nowhere::Target)?,
+            Reach::Remote => site.answering.soon(|| site.who_answers()).await.map_err(Nowhere::Target)?,
         };
         let mut holds: BTreeSet<_> = self.holds_of(parent).into_iter().collect();
         holds.extend(target.holds.iter().cloned());

@@ -41,6 +41,12 @@
 //! The record holds the UID of namespace `kube-system`. If the cluster that answers has another, nothing it says is taken as
 //! evidence: [`Hold::OtherCluster`](crate::custodian::Hold).
 //!
+//! ## The target cannot be reached
+//!
+//! Only with [`Builder::target`](crate::custodian::Builder::target): [`Hold::TargetUnavailable`](crate::custodian::Hold). An outage,
+//! credentials that are refused or missing, a hook that fails: the parent waits, tries again, and its words say what
+//! for. A cluster that is gone for good is given up with `Custodian::abandon_all`; see [`remote`](super::remote).
+//!
 //! ## The parent's namespace is deleted
 //!
 //! The record carries a guard finalizer, and the parent its own: neither goes before the children. The namespace

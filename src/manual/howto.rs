@@ -42,6 +42,10 @@
 //! version in an owner reference, misses deletions across a relist, and runs one cluster-scoped parent several times at
 //! once.
 //!
+//! ## Manage children in another cluster, or as a tenant
+//!
+//! [`Builder::target`](crate::custodian::Builder::target); all about it in [`remote`](super::remote).
+//!
 //! ## Only the order
 //!
 //! [`teardown`](crate::teardown): for an operator that keeps its own records and vouches for objects by their UIDs.

@@ -43,3 +43,24 @@
 //! in `Builder::hold`: a finalizer keeps them until the parent is let go. The right to take the holds off (`get` and `patch`
 //! on exactly these Roles and RoleBindings, by `resourceNames`) must come from a ClusterRole, since the moment the
 //! first of the two goes, it grants nothing any more.
+//!
+//! ## Children in another cluster, or made by another identity
+//!
+//! With [`Builder::target`](crate::custodian::Builder::target) the rights part. At home the operator needs those on the parent
+//! kind, on the records, `get` on `kube-system`, and for what its targets are reached with:
+//!
+//! | resource at home | verbs | for |
+//! |---|---|---|
+//! | `secrets`, the named ones, by `resourceNames` where names are known | `get`, `patch` | reading credentials, holding them |
+//! | `serviceaccounts`, by `resourceNames` | `impersonate` | acting as a tenant |
+//! | `serviceaccounts`, `roles`, `rolebindings`, the named ones | `get`, `patch` | holding what a tenant's rights rest on |
+//!
+//! The target's identity needs those on the kinds of children, on the proxy kinds if they are used there, and on
+//! `customresourcedefinitions`; behind another API server also `get` on its namespace `kube-system`:
+//!
+//! ```yaml
+//! - apiGroups: [""]
+//!   resources: [namespaces]
+//!   resourceNames: [kube-system]
+//!   verbs: [get]
+//! ```

@@ -67,7 +67,7 @@ async fn an_outage_of_the_target_is_waited_for() {
     // While the parent lives, too.
     assert!(matches!(vc.held().await, Hold::TargetUnavailable { .. }));
     plane.start_part(Part::Apiserver).await.unwrap();
-    vc.scene.apply(&vc.set).await;
+    vc.scene.until("the target is back", &vc.set, |o| o.phase == Phase::Applied).await;
 
     vc.scene.delete().await;
     vc.scene.until("the leaf is waited for", &vc.set, |o| blocker(o, "leaf").is_some()).await;
@@ -87,6 +87,7 @@ async fn an_outage_of_the_target_is_waited_for() {
         }
     }
     plane.start_part(Part::Apiserver).await.unwrap();
+    vc.scene.until("the target is back", &vc.set, |o| o.phase == Phase::Deleting).await;
     patch(&plane.client(), &leaf, json!({"metadata": {"finalizers": null}})).await;
     vc.finish().await;
     assert_eq!(vc.present(&plane).await[1..], [false; 2]);
