@@ -82,6 +82,7 @@
 //!
 //! - `yaml`: manifests from YAML documents.
 //! - `conformance`: the test suite that every inventory store has to pass.
+//! - `sim`: a control plane in memory, for tests of operators.
 //!
 //! The application chooses the Kubernetes version (a feature of `k8s-openapi`) and TLS (a feature of `kube`).
 
@@ -103,5 +104,7 @@ pub mod markers;
 pub mod object;
 pub mod ownership;
 pub mod rbac;
+#[cfg(feature = "sim")]
+pub mod sim;
 pub mod status;
 pub mod teardown;

@@ -14,3 +14,5 @@ pub mod migration;
 pub mod order;
 pub mod rbac;
 pub mod remote;
+#[cfg(feature = "sim")]
+pub mod sim;

@@ -1,0 +1,9 @@
+//! The control plane in memory: by itself, and held against a real one.
+//!
+//! One binary, so that all tests that need the real plane share one.
+
+#![allow(unreachable_pub, reason = "modules of one binary share their helpers")]
+
+mod custody;
+mod requests;
+mod runtime;
