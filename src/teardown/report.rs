@@ -14,6 +14,9 @@ use crate::{
     object::{ObjectId, Uid},
 };
 
+/// The finalizer of an object whose DELETE asked for its dependents to go first. The garbage collector serves it.
+const FOREGROUND: &str = "foregroundDeletion";
+
 /// An object that is not done with, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -40,6 +43,9 @@ impl fmt::Display for Blocker {
         match &self.reason {
             Reason::Terminating if !self.finalizers.is_empty() => {
                 write!(f, "{}, kept by finalizers {}", self.reason, self.finalizers.join(", "))?;
+                if self.finalizers.iter().any(|finalizer| finalizer == FOREGROUND) {
+                    f.write_str("; the garbage collector has to delete what it controls, such as its pods, first")?;
+                }
             }
             Reason::Dependents => match self.dependents.as_slice() {
                 [one] => write!(f, "waits for {one}")?,

@@ -35,4 +35,5 @@ mod two;
 mod uninstall;
 mod vcluster;
 mod wakeups;
+mod workloads;
 mod world;
