@@ -33,12 +33,15 @@ impl Account {
 pub struct Role {
     /// The namespace of a Role; `None` for a ClusterRole.
     pub namespace: Option<String>,
-    /// Its rules, each with its reasons.
-    pub rules: Vec<(PolicyRule, BTreeSet<String>)>,
+    /// Its rules, each with its reasons, such as `list, watch: changes wake the parent`.
+    pub rules: Vec<(PolicyRule, Vec<String>)>,
 }
 
 /// What resources of one rule have in common: group, names, verbs.
 type Same<'a> = (&'a str, &'a BTreeSet<String>, BTreeSet<Verb>);
+
+/// What for, and which verbs.
+type Reasons<'a> = BTreeMap<&'a str, BTreeSet<Verb>>;
 
 impl Rights {
     /// The Roles and the ClusterRole that grant these rights, and no others. Resources that need the same are in one rule.
@@ -55,12 +58,16 @@ impl Rights {
             }
         }
         let roles = places.into_iter().map(|(namespace, resources)| {
-            let mut rules: BTreeMap<Same<'_>, (Vec<String>, BTreeSet<String>)> = BTreeMap::new();
+            let mut rules: BTreeMap<Same<'_>, (Vec<String>, Reasons<'_>)> = BTreeMap::new();
             for (resource, rights) in resources {
                 let verbs = rights.iter().map(|right| right.verb).collect();
                 let (plurals, reasons) = rules.entry((&resource.group, &resource.names, verbs)).or_default();
                 plurals.push(resource.plural.clone());
-                reasons.extend(rights.iter().flat_map(|right| right.reasons.iter().cloned()));
+                for right in rights {
+                    for reason in &right.reasons {
+                        reasons.entry(reason).or_default().insert(right.verb);
+                    }
+                }
             }
             let rules = rules.into_iter().map(|((group, names, verbs), (plurals, reasons))| {
                 let rule = PolicyRule {
@@ -70,7 +77,10 @@ impl Rights {
                     verbs: verbs.into_iter().map(|verb| verb.as_str().to_owned()).collect(),
                     ..PolicyRule::default()
                 };
-                (rule, reasons)
+                let mut reasons: Vec<_> = reasons.into_iter().map(|(reason, verbs)| (verbs, reason)).collect();
+                reasons.sort();
+                let words = |verbs: BTreeSet<Verb>| verbs.into_iter().map(Verb::as_str).collect::<Vec<_>>().join(", ");
+                (rule, reasons.into_iter().map(|(verbs, reason)| format!("{}: {reason}", words(verbs))).collect())
             });
             Role { namespace: namespace.map(ToOwned::to_owned), rules: rules.collect() }
         });
@@ -112,7 +122,7 @@ impl Rights {
     }
 }
 
-fn describe(rule: &PolicyRule, reasons: &BTreeSet<String>) -> String {
+fn describe(rule: &PolicyRule, reasons: &[String]) -> String {
     let list = |values: &[String]| {
         let quoted: Vec<_> = values.iter().map(|v| if v.is_empty() { "\"\"" } else { v.as_str() }).collect();
         format!("[{}]", quoted.join(", "))

@@ -6,7 +6,11 @@ use std::{
 };
 
 use control_plane::{Plane, fixtures};
-use k8s_openapi::api::{authentication::v1::TokenRequest, core::v1::ServiceAccount, rbac::v1::PolicyRule};
+use k8s_openapi::api::{
+    authentication::v1::TokenRequest,
+    core::v1::{ConfigMap, Namespace, ServiceAccount},
+    rbac::v1::PolicyRule,
+};
 use kube::{
     Api, Client, Discovery, ResourceExt,
     api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
@@ -109,12 +113,13 @@ async fn install(plane: &Plane, folder: &Folder, name: &str, namespace: &str) ->
     for definition in serde_saphyr::from_multiple::<Value>(&crds).unwrap().into_iter().filter(|v| !v.is_null()) {
         fixtures::apply_crd(&admin, &serde_json::from_value(definition).unwrap()).await;
     }
+    let account = name.replace('_', "-");
     let rbac = std::fs::read_to_string(format!("{}/examples/{name}/deploy/rbac.yaml", env!("CARGO_MANIFEST_DIR")));
     apply(&admin, &rbac.unwrap()).await;
 
     let request: TokenRequest = fixtures::from(json!({"spec": {"expirationSeconds": 3600, "audiences": []}}));
     let accounts = Api::<ServiceAccount>::namespaced(admin, namespace);
-    let granted = accounts.create_token_request(name, &PostParams::default(), &request).await.unwrap();
+    let granted = accounts.create_token_request(&account, &PostParams::default(), &request).await.unwrap();
     let granted = serde_json::to_value(granted).unwrap();
     let token = granted["status"]["token"].as_str().unwrap();
     let kubeconfig = std::fs::read_to_string(plane.kubeconfig()).unwrap();
@@ -337,4 +342,62 @@ fn gittrack_ships_exactly_the_generated_rights() {
     };
     let of_cluster = setup("ClusterGitTrack", Cluster).records_in("gittrack-system");
     assert_eq!(shipped("gittrack"), generated([setup("GitTrack", Namespaced), of_cluster]));
+}
+
+#[test]
+fn helm_release_ships_exactly_the_generated_rights() {
+    let printed = Command::new(example("helm_release")).arg("rbac").output().unwrap();
+    let path = format!("{}/examples/helm_release/deploy/rbac.yaml", env!("CARGO_MANIFEST_DIR"));
+    let read = |text: &str| serde_saphyr::from_multiple::<Value>(text).unwrap();
+    let printed = read(&String::from_utf8(printed.stdout).unwrap());
+    assert_eq!(read(&std::fs::read_to_string(path).unwrap()), printed, "write what `helm_release rbac` prints there");
+}
+
+#[tokio::test]
+async fn c08_helm_release_leaves_nothing_behind_when_its_namespace_is_deleted() {
+    let plane = Plane::builder().start().await.unwrap();
+    let admin = plane.client();
+    let folder = Folder::new("helm");
+    let kubeconfig = install(&plane, &folder, "helm_release", "helm-release-system").await;
+    let charts = format!("{}/examples/helm_release/charts", env!("CARGO_MANIFEST_DIR"));
+    let args = ["run", "--charts", charts.as_str()];
+    for down in [false, true] {
+        let home = fixtures::namespace(&admin, "release").await;
+        let operator = start(&folder, "helm_release", &kubeconfig, &args);
+        let resource =
+            kube::api::ApiResource::from_gvk(&GroupVersionKind::gvk("helm.example.com", "v1alpha1", "HelmRelease"));
+        let releases: Api<DynamicObject> = Api::namespaced_with(admin.clone(), &home, &resource);
+        let values = json!({"color": "red: {}\n---", "purpose": "test"});
+        let release = json!({
+            "apiVersion": "helm.example.com/v1alpha1", "kind": "HelmRelease", "metadata": {"name": "web"},
+            "spec": {"chart": "web", "values": values},
+        });
+        releases.create(&PostParams::default(), &object(release)).await.unwrap();
+        ready(&releases, "web").await;
+        let settings = config_map(&home, "web-settings");
+        let role = cluster_role(&format!("{home}-web-reader"));
+        let name = format!("{home}-web");
+        let class = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}});
+        let live = crate::world::live(&admin, &object(settings.clone())).await.unwrap();
+        assert_eq!(live.data["data"]["color"], values["color"], "a value stays a value");
+        assert!(exists(&admin, &role).await && exists(&admin, &class).await);
+
+        let said = if down { operator.log() } else { String::new() };
+        let running = (!down).then_some(operator);
+        let spaces = Api::<Namespace>::all(admin.clone());
+        spaces.delete(&home, &DeleteParams::default()).await.unwrap();
+        if down {
+            // The namespace controller has taken what it could.
+            fixtures::gone(Api::<ConfigMap>::namespaced(admin.clone(), &home), "web-settings").await;
+            assert!(exists(&admin, &role).await && exists(&admin, &class).await);
+        }
+        let operator = running.unwrap_or_else(|| start(&folder, "helm_release", &kubeconfig, &args));
+        fixtures::gone(spaces, &home).await;
+        for child in [&settings, &role, &class] {
+            assert!(!exists(&admin, child).await, "{child}");
+        }
+        let log = said + &operator.log();
+        assert!(!log.contains("cannot"), "the shipped rights do not suffice:\n{log}");
+    }
+    plane.shutdown().await.unwrap();
 }
