@@ -109,7 +109,7 @@ impl Verdict {
                 };
                 // An outage ends by itself; all else waits for somebody.
                 let waits = matches!(hold, Hold::TargetUnavailable { .. });
-                this(false, waits, !waits, reason, hold.to_string())
+                this(false, waits, !waits, reason, with_notes(hold.to_string(), outcome))
             }
             Phase::Failed => {
                 let message = outcome.error.as_ref().map(|error| with_causes(error)).unwrap_or_default();

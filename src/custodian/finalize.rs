@@ -301,12 +301,11 @@ impl Inner {
             }
         };
         if let Some(hold) = of_another_cluster(&inventory, &at.cluster) {
-            if is_settled(&inventory) {
-                return self
-                    .let_go(parent, inventory, version, Outcome::new(Some(parent.clone()), Phase::Released))
-                    .await;
-            }
-            return Ok(Outcome::held(parent.clone(), hold));
+            let held = Outcome::held(parent.clone(), hold);
+            return match version {
+                Some(version) => self.unless_settled(held, parent, meta, Snapshot::new(inventory, version)).await,
+                None => Ok(held),
+            };
         }
         let released = match self.released_by_gate(parent, meta, &inventory).await {
             Ok(released) => released,
@@ -342,18 +341,46 @@ impl Inner {
         meta: &ObjectMeta,
         loaded: Loaded,
     ) -> Result<Outcome, super::Error> {
-        let released = Outcome::new(Some(parent.clone()), Phase::Released);
         match (nowhere, loaded) {
             (Nowhere::Target(_), Loaded::Missing) if !carries(meta, &self.manager.applied_finalizer()) => {
                 // Nothing was created, so it does not matter where.
                 let empty = Inventory::new(parent.clone(), self.home.cluster_id().await?);
-                self.let_go(parent, empty, None, released).await
+                self.let_go(parent, empty, None, Outcome::new(Some(parent.clone()), Phase::Released)).await
             }
-            (Nowhere::Target(_), Loaded::Found(Snapshot { inventory, version, .. })) if is_settled(&inventory) => {
-                self.let_go(parent, inventory, Some(version), released).await
+            (nowhere @ Nowhere::Target(_), Loaded::Found(snapshot)) => {
+                self.unless_settled(nowhere.into_outcome(parent), parent, meta, snapshot).await
             }
             (nowhere, _) => Ok(nowhere.into_outcome(parent)),
         }
+    }
+
+    /// Lets the parent go if everything on record is given up, by requests on the parent included; else it is `held`.
+    async fn unless_settled(
+        &self,
+        mut held: Outcome,
+        parent: &ParentRef,
+        meta: &ObjectMeta,
+        snapshot: Snapshot,
+    ) -> Result<Outcome, super::Error> {
+        let (mut inventory, mut version) = (snapshot.inventory, snapshot.version);
+        let Forcing { forced, mut notes } = self.force(parent, meta, &mut inventory, |_| true);
+        if !forced.is_empty() {
+            version = self.store.save(&inventory, SaveOptions::replace(version)).await?;
+        }
+        notes.extend(recorded(&inventory));
+        if is_settled(&inventory) {
+            match self.released_by_gate(parent, meta, &inventory).await {
+                Ok(_) => {
+                    let mut released = Outcome::new(Some(parent.clone()), Phase::Released);
+                    (released.forced, released.notes) = (forced, notes);
+                    return self.let_go(parent, inventory, Some(version), released).await;
+                }
+                Err(blocked) => held = *blocked,
+            }
+        }
+        held.notes.extend(notes);
+        held.forced = forced;
+        Ok(held)
     }
 
     /// Completes a damaged record by what is found in the cluster, as far as that goes.

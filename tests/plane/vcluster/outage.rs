@@ -3,7 +3,7 @@
 use control_plane::{Part, fixtures};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::DeleteParams;
-use kube_custody::status;
+use kube_custody::{force::Allowed, status};
 
 use super::*;
 
@@ -173,4 +173,36 @@ async fn c47_a_cluster_that_is_gone_for_good_is_given_up_with_all_finalizers_tog
     let secret = vc.secrets().get(SECRET).await.unwrap();
     assert_eq!(secret.finalizers(), Vec::<String>::new(), "nothing holds it any more");
     assert_eq!(vc.present(plane).await, [true; 3], "given up is not deleted");
+}
+
+/// The same decision as a request on the parent, as far as the author admits it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c47_a_request_gives_up_what_cannot_be_reached() {
+    let plane = remote().await;
+    let kinds = ["Namespace", "ClusterRole.rbac.authorization.k8s.io", "ConfigMap"];
+    let allowed = || kinds.iter().fold(Allowed::nothing(), |all, kind| all.abandon(kind.parse().unwrap()));
+    let vc = Vcluster::with("vc-force", plane, |b| b.force(allowed())).await;
+    vc.scene.apply(&vc.set).await;
+    vc.point_to(b"none").await;
+    vc.scene.delete().await;
+    assert!(matches!(vc.held().await, Hold::TargetUnavailable { .. }));
+
+    let inventory = vc.scene.inventory().await;
+    let named: Vec<_> = inventory.entries().map(|e| json!({"object": e.id.to_string(), "uid": e.uid})).collect();
+    let tracks = Api::<GitTrack>::namespaced(vc.scene.admin.clone(), &vc.scene.ns);
+    let request = async |abandon: &[serde_json::Value]| {
+        let uid = vc.scene.track.metadata.uid.clone();
+        let text = json!({"uid": uid, "reason": "the cluster burnt down", "abandon": abandon}).to_string();
+        let patch = json!({"metadata": {"annotations": {format!("{MANAGER}/force"): text}}});
+        tracks.patch("track", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    };
+    request(&named[1..]).await;
+    let outcome = vc.pass().await;
+    assert_eq!(outcome.forced.len(), 2, "{outcome:#?}");
+    assert!(matches!(vc.held().await, Hold::TargetUnavailable { .. }), "one is left");
+    request(&named).await;
+    let outcome = vc.pass().await;
+    assert_eq!((&outcome.phase, outcome.forced.len()), (&Phase::Released, 1), "{outcome:#?}");
+    assert!(vc.parent_is_gone().await);
+    assert_eq!(vc.present(plane).await, [true; 3]);
 }
