@@ -8,6 +8,8 @@
 //! | reason | what it means | the way out |
 //! |---|---|---|
 //! | [`Terminating`](crate::teardown::Reason::Terminating) | accepted, but finalizers keep it; they are listed | whoever serves the finalizer has to work; a dead garbage collector shows here as `foregroundDeletion` |
+//! | [`InUse`](crate::teardown::Reason::InUse) | something outside of the set is in the Namespace, or of the defined kind; it is named | take it away, or choose another [`Builder::in_use`](crate::custodian::Builder::in_use) |
+//! | [`UseUnknown`](crate::teardown::Reason::UseUnknown) | whether something else uses it may not be read; the rule is named | grant the rule |
 //! | [`Dependents`](crate::teardown::Reason::Dependents) | what depends on it is not gone | look at those |
 //! | [`Refused`](crate::teardown::Reason::Refused) | admission refused the DELETE; its words are quoted | lift the policy; it is tried again by itself |
 //! | [`Forbidden`](crate::teardown::Reason::Forbidden) | RBAC refused a request | grant the right that the words name |

@@ -19,6 +19,7 @@ mod hop_137;
 mod hostile;
 mod in_use;
 mod inventory_store;
+mod isolation;
 mod istio;
 mod kustomization;
 mod kustomize_301;
