@@ -62,3 +62,28 @@
 //!
 //! Any [`InventoryStore`](crate::inventory::InventoryStore). A store of your own runs the suite in `inventory::conformance`
 //! (feature `conformance`).
+//!
+//! ## Uninstall the operator
+//!
+//! Its finalizers keep parents, proxies, records and held objects, so they have to go before it does.
+//!
+//! - *To leave everything running*: stop the operator, then call
+//!   [`Custodian::uninstall`](crate::custodian::Custodian::uninstall) with `Uninstall::release()` until it is complete, once for each
+//!   parent kind. Children, parents and whatever else lose the manager's keys and nothing else; proxies and records are
+//!   deleted.
+//! - *To remove everything*: `Uninstall::tear_down()`, with the operator's own objects named and `definitions(true)`. Parents go
+//!   first, then the operator, then each definition of which no object is left.
+//!
+//! Either may be cut off and called again. What is left is named with the reason. Use an administrator's credentials: it
+//! lists everything in the cluster to prove that nothing is left, and names each kind that it may not list.
+//! [`Custodian::scan`](crate::custodian::Custodian::scan) does only that. Entries of managedFields under the manager's name
+//! stay on children, as after any field manager; another tool that takes them over by server-side apply has to force.
+//!
+//! ## An operator that lives in a namespace that it manages
+//!
+//! A namespace that is deleted takes its Pods first. The operator is told to stop before its parents are deleted, and
+//! afterwards nobody serves their finalizers: parents and namespace stay `Terminating`. No library can save an operator
+//! from this; keep it in a namespace of its own. Where that cannot be, call
+//! [`Custodian::drain`](crate::custodian::Custodian::drain) on SIGTERM, with a termination grace period that is long enough, and never
+//! hold Pods or workloads to win time. [`Custodian::terminating`](crate::custodian::Custodian::terminating) tells which parents wait, since
+//! when, and whether anybody has begun; the same `drain`, from a command, finishes or releases them.

@@ -9,6 +9,7 @@ mod answer;
 mod bad_input;
 mod crash;
 mod discovery;
+mod drain;
 #[cfg(feature = "yaml")]
 mod examples;
 mod faros_143;

@@ -50,7 +50,7 @@ impl Drain {
     }
 
     /// Sets whether parents that cannot be finished in time are released: their children stay, without marks, and the
-    /// parents go. The last quarter of the time is for that. Off unless set, for another process may finish them. Set it
+    /// parents go. The last quarter of the time, and at least that of three slices, is for that. Off unless set, for another process may finish them. Set it
     /// only where none will.
     pub fn release_rest(mut self, release: bool) -> Self {
         self.release = release;
@@ -187,7 +187,9 @@ where
     pub async fn drain(&self, options: &Drain) -> Result<Drained, Error> {
         let kind = parent_resource::<K>();
         let deadline = Instant::now() + options.within;
-        let finish_by = if options.release { deadline - options.within / 4 } else { deadline };
+        // A slice under way outlasts the moment at which it should end.
+        let reserve = (options.within / 4).max(self.inner.slice * 3).min(options.within);
+        let finish_by = if options.release { deadline - reserve } else { deadline };
         let mut drained = Drained::default();
         let mut going: BTreeMap<ParentRef, String> = BTreeMap::new();
         loop {
