@@ -20,6 +20,14 @@
 //! | [`NotManaged`](crate::teardown::Reason::NotManaged) | the ownership policy does not let the parent manage it (any more) | widen the policy, or `abandon` it |
 //! | [`Damaged`](crate::teardown::Reason::Damaged) | part of the record is unreadable, and what is in it may depend on the object | see below |
 //!
+//! ## A parent waits for other parents
+//!
+//! Only with a [`gate`](crate::gate). `DependentsExist`: it is being deleted, and the parents that the condition names depend on it.
+//! Delete those too, take its name out of their `dependsOn`, or ask for it not to wait for them (a [request](crate::force), if the
+//! operator's author admits it). A dependent of which the condition says that its `dependsOn` cannot be read does not fit its
+//! type: repair or delete it. `DependenciesNotMet`: it depends on what is missing, being deleted, not ready, or not to be held up
+//! by it; nothing of it is applied or pruned until that changes, and what it has stays.
+//!
 //! ## The inventory is missing
 //!
 //! Somebody took the record away by force. Children are looked for by label and back-pointer over every group-kind that was

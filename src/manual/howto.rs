@@ -46,6 +46,21 @@
 //!
 //! [`Builder::target`](crate::custodian::Builder::target); all about it in [`remote`](super::remote).
 //!
+//! ## Let parents wait for parents
+//!
+//! A [`Gate`](crate::gate::Gate) is told the kinds of parents that may name each other and how to read what each names; give it to
+//! the custodians of all these kinds with `Builder::gate`. Parents that are deleted together then go in reverse order, each
+//! after everything that depends on it is gone, and a parent creates only while what it depends on exists. Decide:
+//!
+//! - **Who may hold up whose deletion**: [`BlockPolicy`](crate::gate::BlockPolicy). Dependents in the same namespace only, unless
+//!   set: whoever can write a dependent can otherwise keep somebody else's parent from going.
+//! - **Whether a dependency has to be ready** before its dependents create: `gate::Builder::until_ready`.
+//! - **Whether a parent can be told not to wait**: `gate::Builder::force`, and a [request](crate::force) that names the dependents.
+//!
+//! An operator with code of its own asks [`Gate::may_create`](crate::gate::Gate::may_create), with its finalizer on the parent, and
+//! [`Gate::may_delete`](crate::gate::Gate::may_delete). With a gate, workloads are deleted with propagation Foreground, so that
+//! a parent that is gone has no pods left.
+//!
 //! ## Only the order
 //!
 //! [`teardown`](crate::teardown): for an operator that keeps its own records and vouches for objects by their UIDs.

@@ -265,6 +265,95 @@ async fn gittrack_leaves_alone_what_a_tenant_may_not_manage() {
     plane.shutdown().await.unwrap();
 }
 
+fn kustomizations(client: &Client, namespace: &str) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk("kustomization.example.com", "v1alpha1", "Kustomization");
+    Api::namespaced_with(client.clone(), namespace, &kube::api::ApiResource::from_gvk(&kind))
+}
+
+/// Waits until condition `Ready` of a Kustomization is `False` for `reason`, and says `words`.
+async fn waits(api: &Api<DynamicObject>, name: &str, reason: &str, words: &str) {
+    fixtures::eventually_ok(format!("{name}: {reason}"), async || {
+        let live = api.get(name).await.map_err(|e| e.to_string())?;
+        let conditions =
+            live.data.pointer("/status/conditions").and_then(|c| c.as_array().cloned()).unwrap_or_default();
+        let ready = conditions.iter().find(|c| c["type"] == "Ready").ok_or("no condition")?;
+        let said = ready["message"].as_str().unwrap_or_default();
+        if ready["reason"] == reason && said.contains(words) { Ok(()) } else { Err(ready.to_string()) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn kustomizations_deleted_all_at_once_go_in_reverse_under_its_own_rights() {
+    let plane = Plane::builder().start().await.unwrap();
+    let far = Plane::builder().start().await.unwrap();
+    let admin = plane.client();
+    let folder = Folder::new("kustomization");
+    let kubeconfig = install(&plane, &folder, "kustomization", "kustomization-system").await;
+    let sample = format!("{}/examples/kustomization/sample", env!("CARGO_MANIFEST_DIR"));
+    let args = ["run", "--repo", &sample, "--interval", "1", "--allow-force"];
+    let operator = start(&folder, "kustomization", &kubeconfig, &args);
+    apply(&admin, &std::fs::read_to_string(format!("{sample}/kustomizations.yaml")).unwrap()).await;
+    // One more, in another cluster, which `app` does not need.
+    let credentials = std::fs::read_to_string(far.kubeconfig()).unwrap();
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "far", "namespace": "default"},
+        "stringData": {"value": credentials},
+    });
+    let remote = json!({
+        "apiVersion": "kustomization.example.com/v1alpha1", "kind": "Kustomization",
+        "metadata": {"name": "remote", "namespace": "default"},
+        "spec": {"path": "crds", "dependsOn": [{"name": "crds"}], "kubeConfig": {"secretRef": {"name": "far"}}},
+    });
+    apply(&admin, &secret.to_string()).await;
+    apply(&admin, &remote.to_string()).await;
+    let all = kustomizations(&admin, "default");
+    for name in ["crds", "operator", "app", "remote"] {
+        ready(&all, name).await;
+    }
+    let crd = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "widgets.sample.example.com"},
+    });
+    assert!(exists(&admin, &crd).await && exists(&far.client(), &crd).await);
+
+    let widget = json!({
+        "apiVersion": "sample.example.com/v1", "kind": "Widget", "metadata": {"name": "shop", "namespace": "default"},
+    });
+    let hold = |finalizers: Value| json!({"metadata": {"finalizers": finalizers}});
+    crate::world::patch(&admin, &object(widget.clone()), hold(json!(["shop.example.com/stock"]))).await;
+    for name in ["crds", "operator", "app", "remote"] {
+        all.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    crate::world::remove(&admin, &object(secret.clone())).await;
+    waits(&all, "crds", "DependentsExist", "default/operator").await;
+    waits(&all, "operator", "DependentsExist", "default/app").await;
+    fixtures::gone(all.clone(), "remote").await;
+    assert!(!exists(&far.client(), &crd).await, "with the credentials that were held");
+    fixtures::eventually("the credentials are let go", async || (!exists(&admin, &secret).await).then_some(())).await;
+    // The application is stuck, and its operator is told not to wait.
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "widget-operator", "namespace": "default"},
+    });
+    assert!(exists(&admin, &deployment).await);
+    let (uid, app) = (all.get("operator").await.unwrap().uid(), all.get("app").await.unwrap().uid());
+    let object_id = "Kustomization.kustomization.example.com default/app";
+    let request = json!({"uid": uid, "reason": "beyond repair", "dependents": [{"object": object_id, "uid": app}]});
+    let annotation = json!({"metadata": {"annotations": {"kustomization.example.com/force": request.to_string()}}});
+    all.patch("operator", &PatchParams::default(), &Patch::Merge(annotation)).await.unwrap();
+    fixtures::gone(all.clone(), "operator").await;
+    assert!(!exists(&admin, &deployment).await && exists(&admin, &widget).await);
+    crate::world::patch(&admin, &object(widget.clone()), hold(json!(null))).await;
+    fixtures::gone(all.clone(), "app").await;
+    fixtures::gone(all.clone(), "crds").await;
+    assert!(!exists(&admin, &crd).await);
+    let log = operator.log();
+    assert!(!log.contains("forbidden"), "the shipped rights do not suffice:\n{log}");
+    drop(operator);
+    far.shutdown().await.unwrap();
+    plane.shutdown().await.unwrap();
+}
+
 #[tokio::test]
 async fn the_quickstart_tells_its_story_to_the_end() {
     let plane = Plane::builder().start().await.unwrap();
