@@ -187,16 +187,15 @@ async fn without_a_gate_the_operator_goes_before_its_custom_resources() {
     for parent in three.parents() {
         stage.delete(parent).await;
     }
-    // The control: with the custom resource still there, its operator and definition are taken away.
-    for parent in [&three.operator.0] {
-        stage.gone(parent).await;
-    }
+    // The control: with the custom resource still there, its operator is taken away, and nobody would ever serve it again.
+    stage.gone(&three.operator.0).await;
     assert!(exists(&stage.admin, &three.widget).await);
     assert!(!exists(&stage.admin, &three.operator.1[1]).await);
-    fixtures::eventually("the definition is terminating", async || {
-        live(&stage.admin, &three.crds.1[0]).await?.metadata.deletion_timestamp
-    })
-    .await;
+    // Its definition is held by what is in use and not of its own set, and says so.
+    stage.ready_is(&three.crds.0, |c| c.status == "False" && c.message.contains("/w")).await;
+    assert!(live(&stage.admin, &three.crds.1[0]).await.unwrap().metadata.deletion_timestamp.is_none());
+    release(&stage.admin, &three.widget).await;
+    stage.gone(&three.crds.0).await;
     plane.shutdown().await.unwrap();
 }
 
@@ -419,6 +418,7 @@ async fn parents_of_different_kinds_wait_for_each_other() {
     let base = stage.parent("base", &[], &[map("base")]).await;
     let middle: Bundle = stage.parent_in(&ns, "middle", of("Kustomization", "base"), &[map("middle")]).await;
     let top: Kustomization = stage.parent_in(&ns, "top", of("Bundle", "middle"), &[map("top")]).await;
+    stage.applied(&middle).await;
     stage.applied(&top).await;
     hold(&stage.admin, &map("top")).await;
     stage.log.clear();
