@@ -14,6 +14,9 @@
 //! | `watch` on the parents in a [gate](crate::gate) | a timer | [`gate`](crate::gate) | up to five seconds until a parent that waits for another goes on; without `list` it waits until that is granted |
 //! | `list` on the parents | a sweep of one namespace, else an error | [`Custodian::sweep`](crate::custodian::Custodian::sweep) | holds that a crash left stay |
 //!
+//! With Namespaces or CustomResourceDefinitions among the children, the look into them before their DELETE has rights of its own
+//! (`list` on Pods, PersistentVolumeClaims, parents and children): [`Setup`](crate::rbac::Setup) lists them by the in-use policy.
+//!
 //! Two things have no fallback. Without the id of the cluster another cluster's "not found" could not be told from this one's, so
 //! the error says which rule is missing. And a right on children in a namespace that is gone together with that namespace leaves
 //! them unknown: "forbidden" is no proof, the report names the right, and a ClusterRole that grants it lets the deletion go on.

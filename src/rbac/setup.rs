@@ -6,6 +6,7 @@ use super::{Place, Resource, Right, Rights, Verb};
 use crate::{
     custodian::Watch,
     discovery,
+    inventory::InUsePolicy,
     object::{ObjectId, ResourceKind, Scope},
     ownership::{
         self,
@@ -39,6 +40,8 @@ pub struct Setup {
     held: Vec<(ResourceKind, ObjectId)>,
     controller: bool,
     status: bool,
+    in_use: InUsePolicy,
+    scanned: Vec<ResourceKind>,
     more: Vec<Right>,
 }
 
@@ -56,6 +59,8 @@ impl Setup {
             held: Vec::new(),
             controller: true,
             status: true,
+            in_use: InUsePolicy::default(),
+            scanned: Vec::new(),
             more: Vec::new(),
         }
     }
@@ -139,8 +144,22 @@ impl Setup {
         self
     }
 
-    /// Adds what the operator needs beyond: for its own purposes, for rules that read objects, for policies that look for
-    /// what is in use.
+    /// Sets what happens to Namespaces and definitions among the children that something else uses
+    /// ([`Builder::in_use`](crate::custodian::Builder::in_use)); to tell, the operator looks into them. Under
+    /// [`InUsePolicy::Delete`] it needs no right to.
+    pub fn in_use(mut self, policy: InUsePolicy) -> Self {
+        self.in_use = policy;
+        self
+    }
+
+    /// Adds kinds whose objects use a Namespace, or, with CustomResourceDefinitions among the children, kinds that those define
+    /// and that are no kinds of children.
+    pub fn in_use_scan(mut self, kinds: impl IntoIterator<Item = ResourceKind>) -> Self {
+        self.scanned.extend(kinds);
+        self
+    }
+
+    /// Adds what the operator needs beyond: for its own purposes, or for rules that read objects.
     pub fn also(mut self, rights: impl IntoIterator<Item = Right>) -> Self {
         self.more.extend(rights);
         self
@@ -157,6 +176,7 @@ impl Setup {
         rights.extend(self.on_records());
         rights.extend(self.on_definitions());
         rights.extend(self.on_held());
+        rights.extend(self.inside_containers());
         rights.extend([Right::required(
             Resource::new("", "namespaces").named(["kube-system"]),
             Verb::Get,
@@ -258,6 +278,38 @@ impl Setup {
         let reason = "proof that a kind is gone with all its objects";
         (!definitions.names.is_empty())
             .then(|| Right::optional(definitions, Verb::Get, Place::Everywhere, reason, UNPROVEN))
+    }
+
+    /// What the look into Namespaces and definitions reads before they are deleted.
+    fn inside_containers(&self) -> Vec<Right> {
+        if self.in_use == InUsePolicy::Delete {
+            return Vec::new();
+        }
+        let has = |group: &str, kind: &str| self.children.iter().any(|c| c.group == group && c.kind == kind);
+        let required =
+            |resource, verb, reason: &str| Right::required(resource, verb, Place::Everywhere, reason.to_owned());
+        let mut rights = Vec::new();
+        if has("", "Namespace") {
+            let reason = "whether a Namespace that is to go is in use";
+            let pair = self.proxies.iter().map(ProxyKinds::namespaced);
+            let kinds = self.children.iter().chain(&self.scanned).chain([&self.parent]).chain(pair);
+            let listed = kinds.filter(|kind| kind.scope == Scope::Namespaced).map(resource);
+            let listed = listed.chain([Resource::new("", "pods"), Resource::new("", "persistentvolumeclaims")]);
+            rights.extend(listed.map(|listed| required(listed, Verb::List, reason)));
+            // The links between a workload and its Pods.
+            for (group, kind, link) in [("apps", "Deployment", "replicasets"), ("batch", "CronJob", "jobs")] {
+                if has(group, kind) {
+                    rights.push(required(Resource::new(group, link), Verb::Get, "whose Pods are in a Namespace"));
+                }
+            }
+        }
+        if has("apiextensions.k8s.io", "CustomResourceDefinition") {
+            let kinds = self.children.iter().chain(&self.scanned);
+            let custom = kinds.filter(|kind| !discovery::is_built_in(&kind.group)).map(resource);
+            let reason = "whether a definition that is to go is in use";
+            rights.extend(custom.map(|custom| required(custom, Verb::List, reason)));
+        }
+        rights
     }
 
     fn on_held(&self) -> Vec<Right> {

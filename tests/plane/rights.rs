@@ -225,3 +225,33 @@ async fn without_any_one_of_them_the_outcome_names_it() {
     let wrong: Vec<_> = futures::stream::iter(lives).buffer_unordered(AT_ONCE).filter_map(async |w| w).collect().await;
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
+
+/// A Namespace is looked into before it is deleted: what may not be read holds it.
+#[tokio::test]
+async fn without_the_right_to_look_into_a_namespace_it_is_held_and_the_right_is_named() {
+    let admin = client().await;
+    let namespace = new_place(&admin).await;
+    let spaces = ResourceKind::new("", "v1", "Namespace", "namespaces", Scope::Cluster);
+    let all = everywhere(&namespace).children([spaces]).rights();
+    let looks = all.iter().filter(|r| r.need == Need::Required && r.reasons.iter().any(|r| r.contains("is in use")));
+    let looks: Vec<_> = looks.map(Some).chain([None]).collect();
+    assert!(looks.len() >= 5, "{looks:?}");
+    let lives = looks.into_iter().map(|missing| {
+        let rights = all.only(|right| Some(right) != missing);
+        let namespace = namespace.clone();
+        async move {
+            let mut life = Life::new(&namespace, &rights, true).await;
+            life.set.insert(2, crate::world::namespace(&fixtures::ns("inner")));
+            let words = match missing {
+                Some(right) => format!("cannot list resource \"{}\"", right.resource.plural),
+                None => "forbidden".to_owned(),
+            };
+            let ended = life.live(&words).await;
+            life.end().await;
+            let right = matches!((missing, &ended), (Some(_), End::Stopped(_)) | (None, End::Whole(_)));
+            (!right).then(|| format!("without {missing:?}: {ended:?}"))
+        }
+    });
+    let wrong: Vec<_> = futures::stream::iter(lives).buffer_unordered(AT_ONCE).filter_map(async |w| w).collect().await;
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
