@@ -169,23 +169,25 @@ fn parts<'a>(value: &'a Value, shape: Shape<'a>) -> Option<Vec<(String, &'a Valu
 
 /// The fields that an applied configuration mentions.
 pub(super) fn mentioned(value: &Value, shape: Shape<'_>) -> Set {
-    fn walk(value: &Value, shape: Shape<'_>, item: bool, set: &mut Set) {
-        match parts(value, shape) {
-            Some(parts) if !parts.is_empty() => {
-                set.member |= item;
-                let keyed = value.is_array();
-                for (edge, value, shape) in parts {
-                    walk(value, shape, keyed, set.children.entry(edge).or_default());
-                }
+    fn walk(value: &Value, shape: Shape<'_>, set: &mut Set) {
+        let Some(parts) = parts(value, shape) else {
+            set.member = true;
+            return;
+        };
+        for (edge, part, below) in parts {
+            let child = set.children.entry(edge.clone()).or_default();
+            walk(part, below, child);
+            let empty = part.is_null() || part.as_object().is_some_and(Map::is_empty);
+            // Items of lists, and keys that are not fields, are owned themselves.
+            let own = !edge.strip_prefix("f:").is_some_and(|name| shape.declares(name));
+            child.member |= empty || own;
+            if child.is_empty() {
+                set.children.remove(&edge);
             }
-            _ => set.member = true,
         }
     }
     let mut set = Set::default();
-    walk(value, shape, false, &mut set);
-    if value.as_object().is_some_and(Map::is_empty) {
-        set.member = false;
-    }
+    walk(value, shape, &mut set);
     set
 }
 
@@ -341,17 +343,24 @@ pub(super) fn merge(live: &mut Value, applied: &Value, shape: Shape<'_>) {
     }
 }
 
-/// Takes out what `gone` names and `kept` does not, nor anything below it.
+/// Takes out what `gone` names and `kept` does not, nor anything below it. What is emptied by that goes as well, or
+/// becomes null if it is kept itself.
 pub(super) fn remove(value: &mut Value, gone: &Set, kept: &Set, shape: Shape<'_>) {
     match value {
         Value::Object(map) if !shape.is_atomic_map() => {
             for (edge, gone) in &gone.children {
                 let Some(name) = edge.strip_prefix("f:") else { continue };
                 let kept = kept.children.get(edge);
-                if gone.member && kept.is_none_or(Set::is_empty) {
+                let free = kept.is_none_or(Set::is_empty);
+                if gone.member && free {
                     map.remove(name);
-                } else if let Some(value) = map.get_mut(name) {
+                } else if let Some(value) = map.get_mut(name).filter(|value| !is_empty(value)) {
                     remove(value, gone, kept.unwrap_or(&NOTHING), shape.field(name));
+                    if is_empty(value) && free {
+                        map.remove(name);
+                    } else if is_empty(value) {
+                        *value = Value::Null;
+                    }
                 }
             }
         }
@@ -376,6 +385,14 @@ pub(super) fn remove(value: &mut Value, gone: &Set, kept: &Set, shape: Shape<'_>
             });
         }
         _ => {}
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Object(map) => map.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        _ => false,
     }
 }
 

@@ -139,14 +139,15 @@ pub(super) fn validate(resource: &Resource, object: &Value, creates: bool) -> Ve
         errors.push(FieldError::invalid("metadata.annotations", &json!(""), &problem));
     }
     owner_references(object, &mut errors);
-    for finalizer in finalizers(object) {
+    for (place, finalizer) in finalizers(object).into_iter().enumerate() {
         for problem in qualified(finalizer) {
             errors.push(FieldError::invalid("metadata.finalizers", &json!(finalizer), &problem));
         }
         let standard = ["kubernetes", "orphan", "foregroundDeletion"].contains(&finalizer);
         if !resource.is_custom() && !standard && !finalizer.contains('/') {
             let problem = "name is neither a standard finalizer name nor is it fully qualified";
-            errors.push(FieldError::invalid("metadata.finalizers", &json!(finalizer), problem));
+            let path = format!("metadata.finalizers[{place}]");
+            errors.push(FieldError::invalid(path, &json!(finalizer), problem));
         }
     }
     if ["orphan", "foregroundDeletion"].iter().all(|finalizer| finalizers(object).contains(finalizer)) {

@@ -110,11 +110,8 @@ fn strategic_list(live: &mut Vec<Value>, patch: &[Value], shape: Shape<'_>) {
     let key = match shape.list() {
         ListShape::Atomic => None,
         ListShape::Set => {
-            for item in patch {
-                if !live.contains(item) {
-                    live.push(item.clone());
-                }
-            }
+            let rest: Vec<Value> = live.iter().filter(|item| !patch.contains(item)).cloned().collect();
+            *live = weave(live, rest, patch.to_vec(), |item| item.clone());
             return;
         }
         // The merge key is the first of the keys.
@@ -126,21 +123,42 @@ fn strategic_list(live: &mut Vec<Value>, patch: &[Value], shape: Shape<'_>) {
         *live = items.cloned().collect();
         return;
     };
+    let identity = |item: &Value| item.get(&key).cloned().unwrap_or_default();
+    let mut rest = live.clone();
+    let mut patched = Vec::new();
     for item in items {
-        let place = live.iter().position(|known| known.get(&key).is_some() && known.get(&key) == item.get(&key));
-        match (directive(item), place) {
-            (Some("delete"), Some(place)) => {
-                live.remove(place);
+        let place = rest.iter().position(|known| known.get(&key).is_some() && identity(known) == identity(item));
+        let known = place.map(|place| rest.remove(place));
+        if directive(item) == Some("delete") {
+            continue;
+        }
+        match (known, item) {
+            (Some(Value::Object(mut known)), Value::Object(fields)) => {
+                strategic_map(&mut known, fields, shape.item());
+                patched.push(Value::Object(known));
             }
-            (Some("delete"), None) => {}
-            (_, Some(place)) => {
-                if let (Value::Object(known), Value::Object(fields)) = (&mut live[place], item) {
-                    strategic_map(known, fields, shape.item());
-                }
-            }
-            (_, None) => live.push(item.clone()),
+            _ => patched.push(item.clone()),
         }
     }
+    *live = weave(live, rest, patched, identity);
+}
+
+/// The items of a patch and the rest of a list in one: what both know keeps the order of the list, and what is new
+/// comes before what is left.
+fn weave(live: &[Value], rest: Vec<Value>, patched: Vec<Value>, identity: impl Fn(&Value) -> Value) -> Vec<Value> {
+    let place = |item: &Value| live.iter().position(|known| identity(known) == identity(item));
+    let mut rest = rest.into_iter().peekable();
+    let mut woven = Vec::new();
+    for item in patched {
+        if let Some(own) = place(&item) {
+            while let Some(other) = rest.next_if(|other| place(other) < Some(own)) {
+                woven.push(other);
+            }
+        }
+        woven.push(item);
+    }
+    woven.extend(rest);
+    woven
 }
 
 #[cfg(test)]

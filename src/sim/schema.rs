@@ -36,6 +36,18 @@ impl Schema {
         default(&self.0, object);
     }
 
+    /// Why an applied configuration does not fit the schema at all, in the words of structured merge.
+    pub(super) fn misfits(&self, applied: &Value) -> Vec<String> {
+        let mut errors = Vec::new();
+        for (name, value) in applied.as_object().into_iter().flatten() {
+            if !matches!(name.as_str(), "apiVersion" | "kind" | "metadata") {
+                misfit_field(&self.0, name, value, "", &mut errors);
+            }
+        }
+        errors.sort();
+        errors
+    }
+
     /// What is wrong with an object.
     pub(super) fn validate(&self, object: &Value) -> Vec<FieldError> {
         let mut errors = Vec::new();
@@ -242,5 +254,69 @@ fn duplicates(schema: &Value, value: &Value, path: &str, errors: &mut Vec<FieldE
             }
         }
         _ => {}
+    }
+}
+
+fn misfit_field(schema: &Value, name: &str, value: &Value, path: &str, errors: &mut Vec<String>) {
+    let path = format!("{path}.{name}");
+    match field(schema, name) {
+        Some(schema) => misfit(schema, value, &path, errors),
+        None if flag(schema, "x-kubernetes-preserve-unknown-fields") => {}
+        None => errors.push(format!("{path}: field not declared in schema")),
+    }
+}
+
+fn misfit(schema: &Value, value: &Value, path: &str, errors: &mut Vec<String>) {
+    if value.is_null() || flag(schema, "x-kubernetes-int-or-string") {
+        return;
+    }
+    let scalar =
+        |wanted: &str| format!("{path}: expected {wanted}, got &value.valueUnstructured{{Value:{}}}", go(value, true));
+    match (schema.get("type").and_then(Value::as_str), value) {
+        (Some("string"), Value::String(_)) | (Some("boolean"), Value::Bool(_)) => {}
+        (Some(wanted @ ("string" | "boolean")), _) => errors.push(scalar(wanted)),
+        (Some("integer" | "number"), Value::Number(_)) => {}
+        (Some("integer" | "number"), _) => {
+            let found = match value {
+                Value::String(_) => "string",
+                Value::Bool(_) => "bool",
+                Value::Array(_) => "[]interface {}",
+                _ => "map[string]interface {}",
+            };
+            errors.push(format!("{path}: expected numeric (int or float), got {found}"));
+        }
+        (Some("object"), Value::Object(map)) => {
+            map.iter().for_each(|(name, value)| misfit_field(schema, name, value, path, errors));
+        }
+        (Some("object"), _) => errors.push(format!("{path}: expected map, got &{{{}}}", go(value, false))),
+        (Some("array"), Value::Array(items)) => {
+            for item in items {
+                if let Some(schema) = schema.get("items") {
+                    misfit(schema, item, path, errors);
+                }
+            }
+        }
+        (Some("array"), _) => errors.push(format!("{path}: expected list, got &{{{}}}", go(value, false))),
+        _ => {}
+    }
+}
+
+/// A value as Go prints it, with or without its types.
+fn go(value: &Value, typed: bool) -> String {
+    let list = |items: Vec<String>| items.join(if typed { ", " } else { " " });
+    match value {
+        Value::Array(items) => {
+            let items = list(items.iter().map(|item| go(item, typed)).collect());
+            if typed { format!("[]interface {{}}{{{items}}}") } else { format!("[{items}]") }
+        }
+        Value::Object(map) if typed => {
+            let items = list(map.iter().map(|(name, value)| format!("{name:?}:{}", go(value, typed))).collect());
+            format!("map[string]interface {{}}{{{items}}}")
+        }
+        Value::Object(map) => {
+            format!("map[{}]", list(map.iter().map(|(name, value)| format!("{name}:{}", go(value, typed))).collect()))
+        }
+        Value::String(text) if !typed => text.clone(),
+        other => other.to_string(),
     }
 }

@@ -96,6 +96,18 @@ impl<'a> Shape<'a> {
         }
     }
 
+    /// Whether a field of this one is known by name, and not just one key among others.
+    pub(super) fn declares(self, name: &str) -> bool {
+        match self {
+            Self::Custom { schema, root } => {
+                let properties = schema.and_then(|schema| schema.get("properties"));
+                let system = root && matches!(name, "apiVersion" | "kind" | "metadata");
+                system || properties.is_some_and(|properties| properties.get(name).is_some())
+            }
+            Self::Builtin { .. } | Self::Meta { .. } => true,
+        }
+    }
+
     /// Of the items of this list.
     pub(super) fn item(self) -> Self {
         match self {

@@ -4,6 +4,9 @@
 
 #![allow(unreachable_pub, reason = "modules of one binary share their helpers")]
 
+mod both;
+mod collector;
 mod custody;
+mod differential;
 mod requests;
 mod runtime;

@@ -187,7 +187,7 @@ async fn names_and_labels_are_checked() {
             "metadata.labels",
             "metadata.ownerReferences.apiVersion",
             "metadata.ownerReferences.kind",
-            "metadata.finalizers"
+            "metadata.finalizers[0]"
         ]
     );
     let refusal = status(api.create(&PostParams::default(), &map(json!({"metadata": {}}))).await);

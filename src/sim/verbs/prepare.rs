@@ -91,27 +91,41 @@ pub(super) fn normalize(resource: &Resource, version: &str, object: &mut Value) 
             schema.default(object);
         }
     } else {
-        drop_nulls(object);
+        drop_nulls(object, "");
         map(object).insert("kind".to_owned(), json!(resource.kind));
     }
     map(object).insert("apiVersion".to_owned(), json!(resource.api_version(&resource.storage_version)));
     meta_mut(object).retain(|field, _| METADATA.contains(&field.as_str()));
+    for field in ["labels", "annotations"] {
+        if let Some(Value::Object(texts)) = meta_mut(object).get_mut(field) {
+            fill_nulls(texts);
+        }
+    }
     tidy(object);
     if !custom {
         builtin(resource, object);
     }
 }
 
+/// Maps of texts, in which a null is an empty text.
+const TEXTS: &[&str] = &["labels", "annotations", "data", "matchLabels", "nodeSelector"];
+
 /// For built-in kinds a null is the same as nothing.
-fn drop_nulls(value: &mut Value) {
+fn drop_nulls(value: &mut Value, field: &str) {
     match value {
+        Value::Object(map) if TEXTS.contains(&field) => fill_nulls(map),
         Value::Object(map) => {
-            // The fields of a set of fields are empty maps, not nulls.
             map.retain(|_, value| !value.is_null());
-            map.values_mut().for_each(drop_nulls);
+            map.iter_mut().for_each(|(name, value)| drop_nulls(value, name));
         }
-        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
+        Value::Array(items) => items.iter_mut().for_each(|item| drop_nulls(item, "")),
         _ => {}
+    }
+}
+
+fn fill_nulls(map: &mut Map<String, Value>) {
+    for value in map.values_mut().filter(|value| value.is_null()) {
+        *value = json!("");
     }
 }
 

@@ -17,7 +17,7 @@ use crate::sim::{
     request::{Ask, PatchKind, Payload},
     status::{FieldError, MODIFIED, Refusal, bad_request, conflict, internal, invalid, invalid_as, not_found},
     storage::key,
-    value::{copy, is_deleting, map, meta, meta_mut, name, set, text, uid, version},
+    value::{copy, is_deleting, map, meta, meta_mut, name, namespace, set, text, uid, version},
     world::{Reply, World, shape_of},
 };
 
@@ -86,7 +86,7 @@ impl World {
             let (group, version) = crate::sim::catalogue::split(api_version);
             return Err(bad_request(format!("invalid object type: {group}/{version}, Kind={kind}")));
         }
-        let mut applied = applied.clone();
+        let (sent_namespace, mut applied) = (namespace(applied).to_owned(), applied.clone());
         check_place(ask, &mut applied)?;
         let now = self.now();
         let stored_as = json!(ask.resource.api_version(&ask.resource.storage_version));
@@ -102,6 +102,7 @@ impl World {
             if !ask.subresource.is_empty() {
                 return Err(not_found(&ask.resource, &ask.name));
             }
+            fits(ask, &applied, &sent_namespace)?;
             self.may_create(ask, &ask.name)?;
             let nothing = json!({"apiVersion": stored_as, "kind": kind, "metadata": {}});
             let mut object = managers::apply(&nothing, &applied, force, self.writer(ask, &now, &ask.api_version()))?;
@@ -111,6 +112,7 @@ impl World {
             let object = self.insert(ask, object, false)?;
             return Ok(Reply::Object { code: 201, object });
         };
+        fits(ask, &applied, &sent_namespace)?;
         let mut new = managers::apply(&live, &applied, force, self.writer(ask, &now, &ask.api_version()))?;
         let managers = meta(&new, "managedFields").cloned();
         normalize(&ask.resource, &ask.version, &mut new);
@@ -215,6 +217,24 @@ impl World {
         }
         Ok(Reply::Object { code: 200, object: self.storage.put(resource.id, &key, new) })
     }
+}
+
+/// Whether an applied configuration fits the schema of a custom resource.
+fn fits(ask: &Ask, applied: &Value, namespace: &str) -> Result<(), Refusal> {
+    let version = ask.resource.version(&ask.version);
+    let Some(schema) = version.and_then(|version| version.schema.as_ref()) else { return Ok(()) };
+    let misfits = schema.misfits(applied);
+    let text = match misfits.as_slice() {
+        [] => return Ok(()),
+        [one] => one.clone(),
+        many => format!("errors:\n  {}", many.join("\n  ")),
+    };
+    Err(internal(format!(
+        "failed to create typed patch object ({namespace}/{}; {}, Kind={}): {text}",
+        name(applied),
+        ask.api_version(),
+        ask.resource.kind
+    )))
 }
 
 /// A patch that changes what an object is.

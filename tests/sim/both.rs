@@ -1,0 +1,185 @@
+//! One scenario on two stages: the sim and a real control plane.
+
+use control_plane::{Plane, fixtures};
+use http::{Method, Request, header};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{Client, client::Body};
+use kube_custody::sim::{Cluster, Controller};
+use serde_json::{Value, json};
+
+/// Where a scenario is played.
+pub enum Stage {
+    Sim(Cluster),
+    Plane(&'static Plane),
+}
+
+/// An answer: the status code, and the body as JSON or as a text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    pub code: u16,
+    pub body: Value,
+}
+
+impl Stage {
+    /// The sim, with the kinds that scenarios use.
+    pub fn sim(seed: u64) -> Self {
+        let cluster = Cluster::builder().seed(seed).build();
+        for crd in crds() {
+            cluster.install(&crd).unwrap();
+        }
+        Self::Sim(cluster)
+    }
+
+    /// The shared real control plane, with the same kinds.
+    pub async fn plane() -> Self {
+        let plane = Plane::shared().await;
+        for crd in crds() {
+            fixtures::apply_crd(&plane.client(), &crd).await;
+        }
+        Self::Plane(plane)
+    }
+
+    pub fn client(&self) -> Client {
+        match self {
+            Self::Sim(cluster) => cluster.client(),
+            Self::Plane(plane) => plane.client(),
+        }
+    }
+
+    /// Waits until the controllers have nothing to do.
+    pub async fn quiet(&self) {
+        match self {
+            Self::Sim(cluster) => drop(cluster.run_controllers()),
+            Self::Plane(plane) => plane.gc_quiet().await.unwrap(),
+        }
+    }
+
+    /// Waits until something holds.
+    pub async fn until(&self, what: &str, mut probe: impl AsyncFnMut() -> bool) {
+        match self {
+            Self::Sim(cluster) => {
+                cluster.run_controllers();
+                assert!(probe().await, "{what}\n{}", cluster.audit());
+            }
+            Self::Plane(_) => fixtures::eventually(what, async || probe().await.then_some(())).await,
+        }
+    }
+
+    /// The garbage collector begins anew. Only the sim: others use the shared plane.
+    pub fn restart_collector(&self) {
+        if let Self::Sim(cluster) = self {
+            cluster.restart(Controller::GarbageCollector);
+        }
+    }
+
+    /// Sends a request as it is.
+    pub async fn send(&self, method: &str, path: &str, content_type: &str, body: Option<&Value>) -> Answer {
+        let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
+        let request = Request::builder()
+            .method(Method::from_bytes(method.as_bytes()).unwrap())
+            .uri(path)
+            .header(header::CONTENT_TYPE, content_type)
+            .header(header::ACCEPT, "application/json")
+            .header(header::USER_AGENT, "scenario/1")
+            .body(Body::from(body))
+            .unwrap();
+        let response = self.client().send(request).await.unwrap();
+        let code = response.status().as_u16();
+        let bytes = response.into_body().collect_bytes().await.unwrap();
+        let body = serde_json::from_slice(&bytes).unwrap_or_else(|_| json!(String::from_utf8_lossy(&bytes)));
+        Answer { code, body }
+    }
+
+    pub async fn get(&self, path: &str) -> Option<Value> {
+        let answer = self.send("GET", path, JSON, None).await;
+        match answer.code {
+            200 => Some(answer.body),
+            404 => None,
+            _ => panic!("{path}: {answer:?}"),
+        }
+    }
+
+    /// Creates an object and returns it.
+    pub async fn create(&self, path: &str, object: Value) -> Value {
+        let answer = self.send("POST", path, JSON, Some(&object)).await;
+        assert_eq!(answer.code, 201, "{object}: {answer:?}");
+        answer.body
+    }
+
+    pub async fn patch(&self, path: &str, patch: Value) -> Answer {
+        self.send("PATCH", path, MERGE, Some(&patch)).await
+    }
+
+    pub async fn delete(&self, path: &str, policy: &str) -> Answer {
+        self.send("DELETE", path, JSON, Some(&json!({"propagationPolicy": policy}))).await
+    }
+
+    /// A new namespace.
+    pub async fn namespace(&self, prefix: &str) -> String {
+        let name = fixtures::ns(prefix);
+        let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        self.create("/api/v1/namespaces", object).await;
+        name
+    }
+}
+
+pub const JSON: &str = "application/json";
+pub const MERGE: &str = "application/merge-patch+json";
+
+/// Plays a scenario on both stages.
+macro_rules! both {
+    ($($(#[$meta:meta])* async fn $name:ident($stage:ident: &Stage) $body:block)*) => {$(
+        mod $name {
+            use super::*;
+
+            $(#[$meta])*
+            async fn scenario($stage: &Stage) $body
+
+            #[tokio::test(start_paused = true)]
+            async fn on_the_sim() {
+                for seed in 0..20 {
+                    scenario(&Stage::sim(seed)).await;
+                }
+            }
+
+            #[tokio::test]
+            async fn on_the_plane() {
+                scenario(&Stage::plane().await).await;
+            }
+        }
+    )*};
+}
+pub(crate) use both;
+
+/// A namespaced kind `Thing` and one of cluster scope, `Big`, with the same schema.
+fn crds() -> [CustomResourceDefinition; 2] {
+    let crd = |plural: &str, kind: &str, scope: &str| {
+        let schema = json!({"type": "object", "properties": {
+            "spec": {"type": "object", "properties": {
+                "a": {"type": "string"}, "n": {"type": "integer", "default": 3},
+                "l": {
+                    "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+                    "items": {"type": "object", "required": ["name"], "properties": {
+                        "name": {"type": "string"}, "v": {"type": "string"},
+                    }},
+                },
+                "s": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
+                "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+            }},
+            "status": {"type": "object", "properties": {"m": {"type": "string"}}},
+        }});
+        serde_json::from_value(json!({
+            "metadata": {"name": format!("{plural}.both.example.com")},
+            "spec": {
+                "group": "both.example.com", "scope": scope,
+                "names": {"plural": plural, "kind": kind, "singular": kind.to_lowercase(), "listKind": format!("{kind}List")},
+                "versions": [{
+                    "name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
+                    "schema": {"openAPIV3Schema": schema},
+                }],
+            },
+        }))
+        .unwrap()
+    };
+    [crd("things", "Thing", "Namespaced"), crd("bigs", "Big", "Cluster")]
+}
