@@ -275,6 +275,8 @@ fn descend<'a>(
 /// Merges an applied configuration into an object.
 pub(super) fn merge(live: &mut Value, applied: &Value, shape: Shape<'_>) {
     match applied {
+        // Nothing is said of what is in it.
+        Value::Null if parts(live, shape).is_some() => {}
         Value::Object(fields) if !shape.is_atomic_map() => {
             let live = super::value::map(live);
             for (name, value) in fields {

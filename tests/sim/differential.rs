@@ -7,32 +7,7 @@ use std::collections::BTreeMap;
 use control_plane::fixtures;
 use serde_json::{Map, Value, json};
 
-use crate::both::{Answer, JSON, MERGE, Stage};
-
-/// SplitMix64.
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.next() % u64::try_from(end).unwrap()).unwrap()
-    }
-
-    fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-
-    fn of<T: Clone>(&mut self, list: &[T]) -> T {
-        list[self.below(list.len())].clone()
-    }
-}
+use crate::both::{Answer, Dice, JSON, MERGE, Stage, number};
 
 /// One request. `NS` stands for the namespace; `UID:name` and `RV:name` for what is known of an object.
 #[derive(Clone, Debug)]
@@ -279,7 +254,9 @@ impl<'a> Player<'a> {
                 }
                 // Empty in some answers, missing in others.
                 made.retain(|name, value| {
-                    !(name == "continue" && value == "-") && !(name == "metadata" && value == &json!({}))
+                    let empty =
+                        if name == "continue" { value == "-" } else { name == "metadata" && value == &json!({}) };
+                    !empty
                 });
                 Value::Object(made)
             }
@@ -350,10 +327,6 @@ async fn shrink(sim: &Stage, plane: &Stage, mut program: Vec<Op>, mut found: Str
         }
     }
     (program, found)
-}
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
 #[tokio::test]

@@ -8,5 +8,6 @@ mod both;
 mod collector;
 mod custody;
 mod differential;
+mod ownership;
 mod requests;
 mod runtime;

@@ -8,7 +8,7 @@ mod graph;
 mod judge;
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -67,6 +67,7 @@ pub(in crate::sim) struct Gc {
     /// Objects that a read has found absent.
     vanished: VecDeque<Identity>,
     queue: VecDeque<Task>,
+    queued: BTreeSet<Task>,
     retries: BTreeMap<Task, Retry>,
     failures: BTreeMap<Task, u32>,
     absent: VecDeque<Identity>,
@@ -114,9 +115,16 @@ impl Gc {
 
     fn add(&mut self, task: Task) {
         self.retries.remove(&task);
-        if !self.queue.contains(&task) {
+        if self.queued.insert(task.clone()) {
             self.queue.push_back(task);
         }
+    }
+
+    /// Takes a task out of the queue, whichever: its last one fills the gap.
+    fn take(&mut self, choice: usize) -> Option<Task> {
+        let task = self.queue.swap_remove_back(choice)?;
+        self.queued.remove(&task);
+        Some(task)
     }
 
     /// Puts a failed task back. The pause doubles from 5 ms to 1000 s.
@@ -124,7 +132,7 @@ impl Gc {
         let failures = self.failures.entry(task.clone()).or_default();
         let pause = Duration::from_millis(5).saturating_mul(1_u32 << (*failures).min(18));
         *failures += 1;
-        if !self.queue.contains(&task) {
+        if !self.queued.contains(&task) {
             self.retries.insert(task, Retry { due: now + pause.min(Duration::from_secs(1000)), seen });
         }
     }
@@ -204,7 +212,7 @@ impl World {
         }
         choice -= gc.vanished.len();
         if choice < gc.queue.len() {
-            let Some(task) = gc.queue.remove(choice) else { return String::new() };
+            let Some(task) = gc.take(choice) else { return String::new() };
             return self.gc_do(task);
         }
         choice -= gc.queue.len();
