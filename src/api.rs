@@ -65,17 +65,38 @@ pub(crate) async fn list_metadata(
     selector: Option<&str>,
 ) -> Result<Vec<ObjectMeta>, Refusal> {
     let api = metadata_api(client, kind, namespace);
-    let mut params =
-        ListParams { label_selector: selector.map(ToOwned::to_owned), ..ListParams::default().limit(PAGE) };
-    let mut found = Vec::new();
-    loop {
+    let (mut found, mut next) = (Vec::new(), Some(first_page(selector)));
+    while let Some(params) = next {
         let page = api.list_metadata(&params).await.map_err(|e| Refusal::of(&e))?;
         found.extend(page.items.into_iter().map(|object| object.metadata));
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(found),
-        }
+        next = page_after(params, page.metadata.continue_);
     }
+    Ok(found)
+}
+
+/// As [`list_metadata`], with their content.
+pub(crate) async fn list_objects(
+    client: &Client,
+    kind: &ResourceKind,
+    namespace: Option<&str>,
+    selector: Option<&str>,
+) -> Result<Vec<DynamicObject>, Refusal> {
+    let api = api::<DynamicObject>(client, kind, namespace);
+    let (mut found, mut next) = (Vec::new(), Some(first_page(selector)));
+    while let Some(params) = next {
+        let page = api.list(&params).await.map_err(|e| Refusal::of(&e))?;
+        found.extend(page.items);
+        next = page_after(params, page.metadata.continue_);
+    }
+    Ok(found)
+}
+
+fn first_page(selector: Option<&str>) -> ListParams {
+    ListParams { label_selector: selector.map(ToOwned::to_owned), ..ListParams::default().limit(PAGE) }
+}
+
+fn page_after(params: ListParams, token: Option<String>) -> Option<ListParams> {
+    token.filter(|token| !token.is_empty()).map(|token| params.continue_token(&token))
 }
 
 /// Hands the metadata of all objects of a kind, everywhere, to `take`, page by page; some of them twice, if a list outlives

@@ -94,6 +94,14 @@ impl Manager {
         self.key("in-use")
     }
 
+    /// Annotation that an author puts into a manifest, preferred edges of the object that
+    /// shall not hold. See [`graph::waivers`](crate::graph::waivers::read) for its form. It is applied, so that it is known when
+    /// the record is gone.
+    #[must_use]
+    pub fn waive_annotation(&self) -> String {
+        self.key("waive")
+    }
+
     /// First finalizer on the parent: nothing may be created before it is there.
     #[must_use]
     pub fn finalizer(&self) -> String {
@@ -177,6 +185,7 @@ impl Manager {
             self.parent_label(),
             self.back_pointer_annotation(),
             self.retain_annotation(),
+            self.waive_annotation(),
             self.finalizer(),
             self.applied_finalizer(),
             self.group_kinds_annotation(),

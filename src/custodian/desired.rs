@@ -9,6 +9,7 @@ use kube_core::{DynamicObject, Resource, TypeMeta};
 use serde::Serialize;
 
 use crate::{
+    graph::Waiver,
     inventory::{DeletionPolicy, InUsePolicy},
     manager::Manager,
     object::{self, ObjectId},
@@ -98,6 +99,7 @@ pub struct Desired {
     depends_on: Vec<(ObjectId, ObjectId)>,
     deletion: BTreeMap<ObjectId, DeletionPolicy>,
     in_use: BTreeMap<ObjectId, InUsePolicy>,
+    waivers: BTreeMap<ObjectId, BTreeSet<Waiver>>,
 }
 
 impl Desired {
@@ -158,6 +160,19 @@ impl Desired {
         self
     }
 
+    /// Says that `from` need not be applied after and deleted before `to`, whatever rules find. A declared edge holds all the
+    /// same.
+    pub fn waive(&mut self, from: ObjectId, to: ObjectId) -> &mut Self {
+        self.waivers.entry(from).or_default().insert(Waiver::To(to));
+        self
+    }
+
+    /// Says that no edge from `from` holds that the rule of this name finds.
+    pub fn waive_rule(&mut self, from: ObjectId, rule: impl Into<String>) -> &mut Self {
+        self.waivers.entry(from).or_default().insert(Waiver::Rule(rule.into()));
+        self
+    }
+
     /// Leaves `id` in the cluster when it is dropped from the set or the parent goes, with everything it requires.
     pub fn keep(&mut self, id: ObjectId) -> &mut Self {
         self.deletion.insert(id, DeletionPolicy::Keep);
@@ -209,7 +224,7 @@ impl Desired {
             }
         }
         let said_about = self.depends_on.iter().map(|(from, _)| from).chain(self.deletion.keys());
-        let said_about = said_about.chain(self.in_use.keys());
+        let said_about = said_about.chain(self.in_use.keys()).chain(self.waivers.keys());
         let about: BTreeSet<_> = said_about.collect();
         if let Some(id) = about.into_iter().find(|id| !objects.contains_key(*id)) {
             return Err(Error::NotInSet(id.clone()));
@@ -218,7 +233,8 @@ impl Desired {
             return Err(Error::InUse { id: id.clone(), key: manager.in_use_annotation(), value: "delete".into() });
         }
         in_use.extend(self.in_use);
-        Ok(Checked { objects, depends_on: self.depends_on, deletion: self.deletion, in_use })
+        let (depends_on, deletion, waivers) = (self.depends_on, self.deletion, self.waivers);
+        Ok(Checked { objects, depends_on, deletion, in_use, waivers })
     }
 }
 
@@ -241,6 +257,7 @@ pub(crate) struct Checked {
     pub(crate) depends_on: Vec<(ObjectId, ObjectId)>,
     pub(crate) deletion: BTreeMap<ObjectId, DeletionPolicy>,
     pub(crate) in_use: BTreeMap<ObjectId, InUsePolicy>,
+    pub(crate) waivers: BTreeMap<ObjectId, BTreeSet<Waiver>>,
 }
 
 /// The version that a manifest is written in.
@@ -302,10 +319,12 @@ fn take_in_use(id: &ObjectId, object: &mut DynamicObject, manager: &Manager) -> 
 }
 
 fn check_keys(id: &ObjectId, object: &DynamicObject, manager: &Manager) -> Result<(), Error> {
-    let maps = [&object.metadata.labels, &object.metadata.annotations];
-    let mut keys = maps.into_iter().flatten().flat_map(BTreeMap::keys);
+    let keys =
+        |map: &'_ Option<BTreeMap<String, String>>| map.iter().flat_map(BTreeMap::keys).cloned().collect::<Vec<_>>();
+    let annotations = keys(&object.metadata.annotations).into_iter().filter(|key| *key != manager.waive_annotation());
+    let mut keys = keys(&object.metadata.labels).into_iter().chain(annotations);
     match keys.find(|key| manager.owns_key(key)) {
-        Some(key) => Err(Error::ManagerKey { id: id.clone(), key: key.clone() }),
+        Some(key) => Err(Error::ManagerKey { id: id.clone(), key }),
         None => Ok(()),
     }
 }

@@ -16,7 +16,7 @@ use super::{
     outcome::{Problem, Unapplied},
 };
 use crate::{
-    graph::{self, DependencyGraph, GraphBuilder, ManifestSet, Node, Rules, annotations},
+    graph::{self, DependencyGraph, GraphBuilder, ManifestSet, Node, Rules, Waiver, annotations, waivers},
     inventory::{ClusterId, DeletionPolicy, Edge, Entry, InUsePolicy, Inventory, Origin, Role},
     manager::Manager,
     object::{GroupKind, ObjectId, ParentRef, ResourceKind, Scope, Uid},
@@ -194,7 +194,7 @@ impl Rulebook {
             }
         }
 
-        let order = self.order(known, &objects, &desired.depends_on)?;
+        let order = self.order(known, &objects, &desired.depends_on, &desired.waivers)?;
         let placement = self.place(known, &objects, &order)?;
         let graph = with_proxies(order, &placement).map_err(|source| Error::Graph { source })?;
         let manifests = self.manifests(known, objects, &placement)?;
@@ -257,6 +257,7 @@ impl Rulebook {
         known: &Known<'_>,
         objects: &BTreeMap<ObjectId, DynamicObject>,
         declared: &[(ObjectId, ObjectId)],
+        waived: &BTreeMap<ObjectId, BTreeSet<Waiver>>,
     ) -> Result<GraphBuilder, Error> {
         let graph = |source| Error::Graph { source };
         let mut builder = GraphBuilder::with_capacity(objects.len(), objects.len());
@@ -276,6 +277,15 @@ impl Rulebook {
                 annotations::declared(id, annotations, &scope).map_err(|source| Error::Annotation { source })?;
             for edge in edges {
                 builder.declare(&edge).map_err(graph)?;
+            }
+            let Some(slot) = builder.slot(id) else { continue };
+            let key = self.manager.waive_annotation();
+            if let Some(value) = annotations.get(&key) {
+                let found = waivers::read(id, &key, value, &scope).map_err(|source| Error::Annotation { source })?;
+                found.into_iter().for_each(|waiver| builder.waive_from(slot, waiver, format!("annotation {key}")));
+            }
+            for waiver in waived.get(id).into_iter().flatten() {
+                builder.waive_from(slot, waiver.clone(), graph::annotations::API);
             }
         }
         for (from, to) in declared.iter().filter(|(from, _)| objects.contains_key(from)) {
@@ -455,6 +465,8 @@ mod tests {
         parent: ParentRef,
         kinds: BTreeMap<GroupKind, Kind>,
         objects: Vec<DynamicObject>,
+        /// Rules that are waived for the child in `b`, in code.
+        waive: Vec<&'static str>,
     }
 
     impl Passes {
@@ -475,6 +487,7 @@ mod tests {
                 parent: ownership::testing::parent(),
                 kinds: BTreeMap::from([
                     kind("", "ConfigMap", "configmaps", Scope::Namespaced),
+                    kind("", "Namespace", "namespaces", Scope::Cluster),
                     kind("rbac.authorization.k8s.io", "ClusterRole", "clusterroles", Scope::Cluster),
                 ]),
                 objects: [
@@ -483,6 +496,7 @@ mod tests {
                 ]
                 .map(|o| serde_json::from_value(o).unwrap())
                 .into(),
+                waive: Vec::new(),
             }
         }
 
@@ -500,8 +514,11 @@ mod tests {
                 holds: &[],
                 context: &BTreeMap::new(),
             };
-            let desired = Desired::from(self.objects.clone()).check(&self.rulebook.manager).unwrap();
-            self.rulebook.intend(desired, &known).unwrap()
+            let mut desired = Desired::from(self.objects.clone());
+            for rule in &self.waive {
+                desired.waive_rule("ConfigMap b/x".parse().unwrap(), *rule);
+            }
+            self.rulebook.intend(desired.check(&self.rulebook.manager).unwrap(), &known).unwrap()
         }
 
         fn proxy(&self, generation: u32) -> ObjectId {
@@ -513,6 +530,30 @@ mod tests {
     fn depends(inventory: &Inventory, on: &ObjectId) -> bool {
         let child = inventory.get(&"ConfigMap b/x".parse().unwrap()).unwrap();
         child.edges.iter().any(|edge| edge.to == on.stable_id())
+    }
+
+    #[test]
+    fn what_rules_find_is_on_record_unless_it_is_waived() {
+        let namespace: ObjectId = "Namespace b".parse().unwrap();
+        let mut passes = Passes::new();
+        let manifest = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "b"}});
+        passes.objects.push(serde_json::from_value(manifest).unwrap());
+        let intent = passes.intend(None, &[], &[]);
+        assert!(depends(&intent.inventory, &namespace) && intent.graph.given_up().is_empty());
+
+        passes.waive = vec!["in-namespace"];
+        let intent = passes.intend(Some(&intent.inventory), &[], &[]);
+        assert!(!depends(&intent.inventory, &namespace), "what was on record before counts no more");
+        let words = intent.graph.words_for(&intent.graph.given_up()[0]);
+        let expected =
+            "ConfigMap b/x does not wait for Namespace b (rule in-namespace: metadata.namespace is \"b\"), as api says";
+        assert_eq!(words, expected);
+
+        passes.waive.clear();
+        let key = passes.rulebook.manager.waive_annotation();
+        passes.objects[0].metadata.annotations = Some(BTreeMap::from([(key, "/Namespace/b".to_owned())]));
+        let intent = passes.intend(None, &[], &[]);
+        assert!(!depends(&intent.inventory, &namespace) && intent.graph.given_up().len() == 1);
     }
 
     #[test]

@@ -9,6 +9,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube_core::DynamicObject;
+use serde_json::Value;
 
 use super::{
     Inner,
@@ -19,9 +21,9 @@ use super::{
 };
 use crate::{
     answer::{Answer, Refusal},
-    api::list_metadata,
+    api::{list_metadata, list_objects},
     discovery::{Crd, Resolution},
-    graph::annotations,
+    graph::{annotations, waivers},
     inventory::{Damage, DeletionPolicy, Entry, EntryState, Inventory, Origin, Role},
     object::{GroupKind, ObjectId, ParentRef, ResourceKind, Scope, Uid},
     ownership,
@@ -45,7 +47,7 @@ impl Inner {
     ) -> Result<Vec<String>, String> {
         let mut found = self.search(at, parent, meta, inventory).await?;
         let notes = std::mem::take(&mut found.notes);
-        unite(inventory, found);
+        unite(inventory, found, &self.rulebook.rules);
         // Which holds were taken went with the record as well.
         inventory.held.extend(at.holds.iter().cloned());
         Ok(notes)
@@ -75,7 +77,7 @@ impl Inner {
             }
         }
         let notes = std::mem::take(&mut found.notes);
-        unite(inventory, found);
+        unite(inventory, found, &self.rulebook.rules);
         Ok(notes)
     }
 
@@ -107,26 +109,36 @@ impl Inner {
             );
         }
         let mut found = Found::default();
-        let (mut scopes, mut edges) = (BTreeMap::new(), Vec::new());
+        let mut scopes = BTreeMap::new();
         for kind in &kinds {
             let Some(resource) = self.spelling(at, kind, known).await? else { continue };
             scopes.insert(kind.clone(), resource.scope);
-            for meta in self.list_marked(at, parent, &resource, &mut found.notes).await? {
-                let Ok(id) = ObjectId::from_meta(kind, &meta) else { continue };
-                let Some(entry) = self.marked(at, parent, &id, &resource, &meta).await else { continue };
-                let annotations = meta.annotations.unwrap_or_default();
-                edges.push((id.clone(), annotations));
-                found.entries.insert(id, entry);
+            for object in self.list_marked(at, parent, &resource, &mut found.notes).await? {
+                let Ok(id) = ObjectId::from_meta(kind, &object.metadata) else { continue };
+                let Some(entry) = self.marked(at, parent, &id, &resource, &object.metadata).await else { continue };
+                found.entries.insert(id.clone(), entry);
+                found.manifests.insert(id, object);
             }
         }
         let scope = |kind: &GroupKind| scopes.get(kind).copied();
-        for (id, annotations) in &edges {
+        let key = self.manager.waive_annotation();
+        // Annotations may have been edited since they were applied.
+        let unknown = |error: annotations::Error| format!("an order is not known any more: {error}");
+        for (id, object) in &found.manifests {
+            let Some(annotations) = &object.metadata.annotations else { continue };
             match annotations::declared(id, annotations, &scope) {
                 Ok(declared) => found.declared.extend(declared),
-                // It may have been edited since it was applied.
-                Err(error) => found.notes.push(format!("an order is not known any more: {error}")),
+                Err(error) => found.notes.push(unknown(error)),
+            }
+            match annotations.get(&key).map(|value| waivers::read(id, &key, value, &scope)) {
+                Some(Ok(waived)) => found.waived.extend(waived.into_iter().map(|waiver| (id.clone(), waiver))),
+                Some(Err(error)) => found.notes.push(unknown(error)),
+                None => {}
             }
         }
+        let context = at.context(&self.rulebook.rules, &found.manifests, &BTreeMap::new()).await;
+        found.context = context.roles;
+        found.notes.extend(context.notes);
         at.confirm().await.map_err(|hold| hold.to_string())?;
         Ok(found)
     }
@@ -201,14 +213,14 @@ impl Inner {
         }
     }
 
-    /// Metadata of all objects of a kind that carry the parent's label.
+    /// All objects of a kind that carry the parent's label, with as much of their content as rules may read.
     async fn list_marked(
         &self,
         site: &Site,
         parent: &ParentRef,
         resource: &ResourceKind,
         notes: &mut Vec<String>,
-    ) -> Result<Vec<ObjectMeta>, String> {
+    ) -> Result<Vec<DynamicObject>, String> {
         let kind = resource.group_kind();
         let words = |refusal: Refusal| format!("{kind} cannot be listed: {refusal}");
         let refusal = match self.list_labelled(site, parent, resource, None).await {
@@ -232,8 +244,18 @@ impl Inner {
         parent: &ParentRef,
         resource: &ResourceKind,
         namespace: Option<&str>,
-    ) -> Result<Vec<ObjectMeta>, Refusal> {
+    ) -> Result<Vec<DynamicObject>, Refusal> {
         let selector = format!("{}={}", self.manager.parent_label(), parent.uid);
-        list_metadata(&site.client, resource, namespace, Some(&selector)).await
+        if self.rulebook.rules.iter().len() > 0 && !is_opaque(resource) {
+            return list_objects(&site.client, resource, namespace, Some(&selector)).await;
+        }
+        let found = list_metadata(&site.client, resource, namespace, Some(&selector)).await?;
+        let bare = |metadata| DynamicObject { types: None, metadata, data: Value::Null };
+        Ok(found.into_iter().map(bare).collect())
     }
+}
+
+/// Kinds whose content is nobody's business.
+fn is_opaque(resource: &ResourceKind) -> bool {
+    resource.group.is_empty() && matches!(resource.kind.as_str(), "ConfigMap" | "Secret")
 }

@@ -6,10 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use kube_core::DynamicObject;
+
 use crate::{
-    graph::{Declared, DependencyGraph},
+    graph::{Declared, DependencyGraph, GraphBuilder, ManifestSet, Rules, Waiver},
     inventory::{Edge, Entry, Inventory, Requirement, Role},
-    object::{ObjectId, StableId},
+    object::{ObjectId, ResourceKind, StableId},
     ownership::proxy::{Place, is_never_owned},
     teardown::policy,
 };
@@ -24,15 +26,24 @@ pub(super) struct Found {
     pub(super) entries: BTreeMap<ObjectId, Entry>,
     /// What the objects' annotations declare.
     pub(super) declared: Vec<Declared>,
+    /// The objects as they live.
+    pub(super) manifests: BTreeMap<ObjectId, DynamicObject>,
+    /// Live roles that rules read beside them.
+    pub(super) context: BTreeMap<ObjectId, DynamicObject>,
+    /// What rules find all the same, and shall not hold.
+    pub(super) waived: Vec<(ObjectId, Waiver)>,
     /// What should be known about the search, in words.
     pub(super) notes: Vec<String>,
 }
 
 /// Unites what can be read of a record, or an empty one, with what was found. What is on record stays as it is.
-pub(super) fn unite(inventory: &mut Inventory, found: Found) {
+///
+/// Rules look at the objects as they live now. Somebody may have edited them; what they find holds no further than a rule's
+/// word does.
+pub(super) fn unite(inventory: &mut Inventory, mut found: Found, rules: &Rules) {
     let lacking = lacking(inventory);
     let mut fresh = BTreeSet::new();
-    for (id, entry) in found.entries {
+    for (id, entry) in std::mem::take(&mut found.entries) {
         if inventory.get(&id).is_none() {
             fresh.insert(id);
             inventory.insert(entry);
@@ -42,7 +53,7 @@ pub(super) fn unite(inventory: &mut Inventory, found: Found) {
         return;
     }
     infer_edges(inventory, &fresh);
-    declare_edges(inventory, &fresh, found.declared);
+    declare_edges(inventory, &fresh, std::mem::take(&mut found.declared));
     let children: Vec<_> = fresh
         .iter()
         .filter_map(|id| inventory.get(id))
@@ -57,6 +68,25 @@ pub(super) fn unite(inventory: &mut Inventory, found: Found) {
         for child in children.iter().filter(|child| !below.contains(&child.stable_id())) {
             require(inventory, child, id, REDISCOVERY);
         }
+    }
+    prefer_edges(inventory, &fresh, &found, rules);
+}
+
+/// The edges that rules find, beside those that are required.
+fn prefer_edges(inventory: &mut Inventory, fresh: &BTreeSet<ObjectId>, found: &Found, rules: &Rules) {
+    let mut builder = GraphBuilder::of_inventory(inventory);
+    let kinds: BTreeSet<ResourceKind> = inventory.entries().map(Entry::resource).collect();
+    builder.infer(rules, &ManifestSet::new(&found.manifests).context(&found.context).kinds(kinds));
+    for (id, waiver) in &found.waived {
+        if let Some(slot) = builder.slot(id) {
+            builder.waive_from(slot, waiver.clone(), "an annotation");
+        }
+    }
+    let graph = builder.build_stored();
+    for id in fresh {
+        let (Some(node), Some(entry)) = (graph.node(id), inventory.get_mut(id)) else { continue };
+        let required: BTreeSet<StableId> = entry.edges.iter().map(|edge| edge.to).collect();
+        entry.edges.extend(graph.inventory_edges(node).into_iter().filter(|edge| !required.contains(&edge.to)));
     }
 }
 
@@ -165,7 +195,7 @@ mod tests {
         Found {
             entries: names.iter().map(|n| (id(n), entry(n, &[], 0))).collect(),
             declared: declared.iter().map(|(from, to)| Declared::by_api(id(from), id(to))).collect(),
-            notes: Vec::new(),
+            ..Found::default()
         }
     }
 
@@ -179,6 +209,7 @@ mod tests {
         unite(
             &mut inventory,
             found(&["x", "y", "b/z", "ns/b"], &[("x", "y"), ("ns/b", "b/z"), ("y", "outside"), ("x", "x")]),
+            &Rules::none(),
         );
         assert!(depends(&inventory, "x", "y") && depends(&inventory, "b/z", "ns/b"));
         assert!(!depends(&inventory, "ns/b", "b/z"), "an edited annotation must not free the Namespace");
@@ -191,9 +222,38 @@ mod tests {
         let mut inventory =
             inventory([entry("base", &["below"], 2), entry("known", &["base"], 0), entry("free", &[], 0)]);
         assert_eq!(lacking(&inventory), BTreeSet::from([id("base")]));
-        unite(&mut inventory, found(&["top", "below", "known"], &[]));
+        unite(&mut inventory, found(&["top", "below", "known"], &[]), &Rules::none());
         assert!(depends(&inventory, "top", "base"));
         assert!(!depends(&inventory, "below", "base") && !depends(&inventory, "known", "free"));
         assert_eq!(inventory.get(&id("known")).unwrap().edges.len(), 1, "what is on record stays as it is");
+    }
+
+    #[test]
+    fn rules_look_at_what_was_found() {
+        let manifest = |value| {
+            let object: DynamicObject = serde_json::from_value(value).unwrap();
+            (ObjectId::of(&object).unwrap(), object)
+        };
+        let pod = serde_json::json!({"containers": [{"envFrom": [{"configMapRef": {"name": "x"}}, {"configMapRef": {"name": "y"}}]}]});
+        let (pod, object) = manifest(serde_json::json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod", "namespace": "a"}, "spec": pod,
+        }));
+        let resource = ResourceKind::new("", "v1", "Pod", "pods", Scope::Namespaced);
+        let mut found = found(&["x", "y", "ns/a"], &[]);
+        found.entries.insert(pod.clone(), Entry::intended(pod.clone(), &resource));
+        for name in ["x", "y", "ns/a"] {
+            let types = kube_core::TypeMeta { api_version: "v1".into(), kind: id(name).kind().into() };
+            let meta = kube_core::ObjectMeta { name: Some(id(name).name().into()), ..Default::default() };
+            let bare = DynamicObject { types: Some(types), metadata: meta, data: serde_json::Value::Null };
+            found.manifests.insert(id(name), bare);
+        }
+        found.manifests.insert(pod.clone(), object);
+        found.waived.push((pod.clone(), Waiver::To(id("y"))));
+        let mut inventory = inventory([]);
+        unite(&mut inventory, found, &Rules::standard());
+        let edges = &inventory.get(&pod).unwrap().edges;
+        let preferred = edges.iter().filter(|e| matches!(e.requirement, Requirement::Preferred { .. }));
+        assert_eq!(preferred.map(|e| e.to).collect::<Vec<_>>(), [id("x").stable_id()]);
+        assert_eq!(edges.len(), 2, "its Namespace is required, and not preferred besides");
     }
 }

@@ -96,6 +96,19 @@ pub enum Error {
         /// Its kind.
         kind: GroupKind,
     },
+    /// An item of a waiver is neither a rule nor an object.
+    #[error(
+        "{object}: annotation {annotation}: item {item:?} is neither the name of a rule nor \"*\" nor an object in the form \
+         of a {DEPENDS_ON} reference"
+    )]
+    Waiver {
+        /// The annotated object.
+        object: ObjectId,
+        /// The annotation's key.
+        annotation: String,
+        /// The item, cut to a readable length.
+        item: String,
+    },
     /// The list of substitutions is not one.
     #[error(
         "{object}: annotation {APPLY_TIME_MUTATION} is not a list of substitutions with a sourceRef of kind and name \
@@ -116,7 +129,7 @@ fn hint() -> &'static str {
     if cfg!(feature = "yaml") { "" } else { "; it is read as JSON only, because the crate's feature `yaml` is off" }
 }
 
-fn cut(text: &str) -> String {
+pub(super) fn cut(text: &str) -> String {
     text.chars().take(120).collect()
 }
 
@@ -155,18 +168,30 @@ fn depends_on_entry(
     entry: &str,
     scope: &dyn Fn(&GroupKind) -> Option<Scope>,
 ) -> Result<ObjectId, Error> {
-    let fields: Vec<&str> = entry.split('/').collect();
-    let (group, kind, namespace, name) = match fields.as_slice() {
-        [group, kind, name] => (group, kind, None, name),
-        [group, "namespaces", namespace, kind, name] => (group, kind, Some(*namespace), name),
-        _ => return Err(Error::Entry { object: object.clone(), entry: cut(entry) }),
-    };
+    let (group, kind, namespace, name) =
+        fields(entry).ok_or_else(|| Error::Entry { object: object.clone(), entry: cut(entry) })?;
     checked(group, kind, namespace, name, scope).map_err(|source| Error::Reference {
         object: object.clone(),
         annotation: DEPENDS_ON,
         reference: cut(entry),
         source: Box::new(source),
     })
+}
+
+/// Group, kind, namespace and name of a reference.
+fn fields(reference: &str) -> Option<(&str, &str, Option<&str>, &str)> {
+    let fields: Vec<&str> = reference.split('/').collect();
+    match fields.as_slice() {
+        [group, kind, name] => Some((group, kind, None, name)),
+        [group, "namespaces", namespace, kind, name] => Some((group, kind, Some(namespace), name)),
+        _ => None,
+    }
+}
+
+/// The object that a reference in the form of [`DEPENDS_ON`] names.
+pub(super) fn reference(text: &str, scope: &dyn Fn(&GroupKind) -> Option<Scope>) -> Option<ObjectId> {
+    let (group, kind, namespace, name) = fields(text)?;
+    checked(group, kind, namespace, name, scope).ok()
 }
 
 fn checked(

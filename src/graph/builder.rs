@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Declared, DependencyGraph, Error, External, GiveUpReason, GivenUp, ManifestSet, Node, Rules,
+    Declared, DependencyGraph, Error, External, GiveUpReason, GivenUp, ManifestSet, Node, Rules, Waiver,
     cycles::Draft,
     rows::{self, Rows},
     rules::Edges,
@@ -35,13 +35,6 @@ struct Raw<T> {
     reason: u32,
 }
 
-/// Preferred edges of some rule (or of all) that shall not hold.
-#[derive(Clone, Debug)]
-struct Waiver {
-    rule: Option<String>,
-    by: String,
-}
-
 /// Collects objects and the edges between them, in any order.
 ///
 /// A [`Slot`] or [`Reason`] of another builder that is out of range here panics, as an index into a slice does.
@@ -58,7 +51,7 @@ pub struct GraphBuilder {
     by_id: Vec<Raw<ObjectId>>,
     by_stable: Vec<Raw<StableId>>,
     // By the object they are bound to; `None` is all objects.
-    waivers: BTreeMap<Option<u32>, Vec<Waiver>>,
+    waivers: BTreeMap<Option<u32>, Vec<(Waiver, String)>>,
 }
 
 impl GraphBuilder {
@@ -194,17 +187,16 @@ impl GraphBuilder {
 
     /// No preferred edge of the rule named `rule` holds. `by` says who decided so, in words for a person.
     pub fn waive_rule(&mut self, rule: impl Into<String>, by: impl Into<String>) {
-        self.waivers.entry(None).or_default().push(Waiver { rule: Some(rule.into()), by: by.into() });
+        self.waivers.entry(None).or_default().push((Waiver::Rule(rule.into()), by.into()));
     }
 
-    /// No preferred edge from `from` holds, or none of one rule. `by` says who decided so, such as an annotation key.
-    pub fn waive_from(&mut self, from: Slot, rule: Option<&str>, by: impl Into<String>) {
-        let waiver = Waiver { rule: rule.map(Into::into), by: by.into() };
-        self.waivers.entry(Some(from.0)).or_default().push(waiver);
+    /// Preferred edges from `from` do not hold. `by` says who decided so, such as an annotation key.
+    pub fn waive_from(&mut self, from: Slot, waiver: Waiver, by: impl Into<String>) {
+        self.waivers.entry(Some(from.0)).or_default().push((waiver, by.into()));
     }
 
     /// The entries of a stored record with their edges.
-    pub(super) fn of_inventory(inventory: &Inventory) -> Self {
+    pub(crate) fn of_inventory(inventory: &Inventory) -> Self {
         let mut this = Self::with_capacity(inventory.len(), 0);
         for entry in inventory.entries() {
             // An identity met twice (a caller of `get_mut` may have changed one) gets the edges of both entries.
@@ -249,12 +241,17 @@ impl GraphBuilder {
         // Where each slot ends up; `None` if it keeps its number.
         let node_of = self.sort();
         let node = |slot: u32| node_of.as_ref().map_or(Node(slot), |n| n[slot as usize]);
-        let waivers: BTreeMap<Option<Node>, Vec<Waiver>> =
+        let waivers: BTreeMap<Option<Node>, Vec<(Waiver, String)>> =
             std::mem::take(&mut self.waivers).into_iter().map(|(from, w)| (from.map(node), w)).collect();
-        let waived = |from: Node, requirement: &Requirement| {
+        let waived = |from: Node, to: Option<&ObjectId>, requirement: &Requirement| {
             let Requirement::Preferred { rule, .. } = requirement else { return None };
             let mut candidates = [Some(from), None].into_iter().filter_map(|key| waivers.get(&key)).flatten();
-            candidates.find(|w| w.rule.as_ref().is_none_or(|r| r == rule)).map(|w| w.by.clone())
+            let applies = |waiver: &Waiver| match waiver {
+                Waiver::All => true,
+                Waiver::Rule(name) => name == rule,
+                Waiver::To(id) => to == Some(id),
+            };
+            candidates.find(|(waiver, _)| applies(waiver)).map(|(_, by)| by.clone())
         };
 
         let mut outside = Vec::new();
@@ -284,11 +281,11 @@ impl GraphBuilder {
         let mut externals: Vec<_> = outside
             .into_iter()
             .map(|e| External {
+                waived_by: waived(node(e.from), e.to.1.as_ref(), &self.reasons[e.reason as usize]),
                 stable: e.to.0,
                 id: e.to.1,
                 needed_by: node(e.from),
                 requirement: Requirement::clone(&self.reasons[e.reason as usize]),
-                waived_by: waived(node(e.from), &self.reasons[e.reason as usize]),
             })
             .collect();
         // The same edge by hash and by identity is one; the identity says more.
@@ -315,7 +312,7 @@ impl GraphBuilder {
         if !waivers.is_empty() {
             inside.retain(|&(from, to, reason)| {
                 let requirement = self.reasons[reason as usize].as_ref();
-                let Some(by) = waived(from, requirement) else { return true };
+                let Some(by) = waived(from, Some(&self.ids[to.index()]), requirement) else { return true };
                 let reason = GiveUpReason::Waived { by };
                 given_up.push(GivenUp { from, to, requirement: requirement.clone(), reason });
                 false

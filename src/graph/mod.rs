@@ -50,6 +50,7 @@ mod rows;
 pub mod rules;
 #[cfg(test)]
 mod tests;
+pub mod waivers;
 
 use std::{
     collections::BTreeSet,
@@ -63,6 +64,7 @@ pub use self::{
     error::{Cycle, Error, Hop},
     render::{Dot, Mermaid, Tree},
     rules::{Edges, Manifest, ManifestSet, Rule, Rules},
+    waivers::Waiver,
 };
 use crate::{
     inventory::{Edge, Requirement},

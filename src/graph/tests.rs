@@ -235,7 +235,7 @@ fn waived_edges_are_listed_and_hold_nothing() {
     builder.depend(b, a, preferred(3));
     builder.depend_on_id(b, &id("C x"), preferred(3));
     builder.waive_rule("r1", "the author");
-    builder.waive_from(b, None, "an annotation");
+    builder.waive_from(b, Waiver::All, "an annotation");
     let graph = builder.build().unwrap();
     let by = |g: &GivenUp| match &g.reason {
         GiveUpReason::Waived { by } => by.clone(),

@@ -40,8 +40,10 @@
 //! What was given up is listed in [`Outcome::given_up`](crate::custodian::Outcome), with rule, evidence and reason.
 //!
 //! 1. **Cycles** resolve themselves, as above.
-//! 2. **By decision**: [`Rules::waive`](crate::graph::Rules::waive), or [`Rules::without`](crate::graph::Rules::without), which
-//!    does not even look. A waiver never lifts a declared edge.
+//! 2. **By decision.** One object: the annotation `<manager>/waive` in its manifest, with names of rules, `*`, or objects in the
+//!    form of `depends-on` references, separated by commas; `Desired::waive` and `Desired::waive_rule` in code. Everything:
+//!    [`Rules::waive`](crate::graph::Rules::waive), or [`Rules::without`](crate::graph::Rules::without), which does not even
+//!    look. A waiver never lifts a declared edge.
 //! 3. **A dead webhook.** When the API server answers three times that a webhook cannot be called, the preferred edges to the
 //!    configuration that names it end, and the configuration goes first. Which configuration that is, is read from those
 //!    of the plan as they live (one GET each); one that is not in the plan is nobody's to delete, and the object stays blocked

@@ -94,9 +94,10 @@ pub fn detach_patch(
         && BackPointer::decode(text).is_ok_and(|pointer| pointer.parent().uid == parent.uid)
     {
         removal.value("annotations", &annotation, text);
-        let retain = manager.retain_annotation();
-        if let Some(why) = live.annotations.as_ref().and_then(|all| all.get(&retain)) {
-            removal.value("annotations", &retain, why);
+        for key in [manager.retain_annotation(), manager.waive_annotation()] {
+            if let Some(value) = live.annotations.as_ref().and_then(|all| all.get(&key)) {
+                removal.value("annotations", &key, value);
+            }
         }
     }
     removal.guarded(object, live)

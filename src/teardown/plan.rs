@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     discovery::Resolver,
-    graph::{self, Declared, DependencyGraph, GraphBuilder, ManifestSet, Node, Rules},
+    graph::{self, Declared, DependencyGraph, GraphBuilder, ManifestSet, Node, Rules, Waiver},
     inventory::{InUsePolicy, Requirement},
     object::{GroupKind, LiveRef, ObjectId, ResourceKind, Scope, Uid},
 };
@@ -94,6 +94,7 @@ pub struct Teardown {
     in_use: InUsePolicy,
     in_use_of: BTreeMap<ObjectId, InUsePolicy>,
     scan: BTreeSet<GroupKind>,
+    waived: Vec<(ObjectId, ObjectId)>,
 }
 
 impl Teardown {
@@ -118,6 +119,12 @@ impl Teardown {
     /// Sets the rules that infer further edges. They see the manifests given, and of other objects the identity alone.
     pub fn rules(mut self, rules: Rules) -> Self {
         self.rules = rules;
+        self
+    }
+
+    /// Says that the first object need not go before the second, whatever rules find. A declared edge holds all the same.
+    pub fn waive(mut self, from: ObjectId, to: ObjectId) -> Self {
+        self.waived.push((from, to));
         self
     }
 
@@ -208,6 +215,11 @@ impl Teardown {
             builder.declare(edge).map_err(order)?;
         }
         self.infer(&mut builder);
+        for (from, to) in &self.waived {
+            if let Some(slot) = builder.slot(from) {
+                builder.waive_from(slot, Waiver::To(to.clone()), graph::annotations::API);
+            }
+        }
         let graph = builder.build().map_err(order)?;
         let uids = self.objects.into_iter().filter_map(|object| Some((graph.node(&object.id)?, object.uid))).collect();
         Ok(Plan {

@@ -120,3 +120,6 @@ impl Webhooks {
         self.refusals.iter().filter(|(_, (webhook, _))| names.contains(webhook)).map(|(node, _)| *node).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

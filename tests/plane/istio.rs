@@ -7,9 +7,10 @@ use std::sync::{
 };
 
 use control_plane::{Plane, fixtures};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
-    Api, Client,
-    api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions},
+    Api, Client, ResourceExt,
+    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions},
 };
 use kube_custody::{
     answer::{Answer, classify},
@@ -235,6 +236,27 @@ async fn c12_an_operator_outlives_its_custom_resource_without_a_declared_edge() 
         &format!("meshes/{place}/mesh"),
         &format!("validatingwebhookconfigurations/{place}-checks"),
     );
+    mesh.assert_gone(&scene, &set).await;
+}
+
+#[tokio::test]
+async fn the_order_is_found_again_when_the_record_is_taken_away() {
+    let plane = Plane::shared().await;
+    let scene = Scene::new("istio-lost").await;
+    let mesh = Mesh::of(&scene);
+    let set = mesh.set("Ignore");
+    scene.apply(&set).await;
+    mesh.run(plane, &scene.admin).await;
+    scene.delete().await;
+    let records = Api::<ConfigMap>::namespaced(scene.admin.clone(), &scene.ns);
+    for record in records.list(&ListParams::default()).await.unwrap() {
+        let bare = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+        records.patch(&record.name_any(), &PatchParams::default(), &bare).await.unwrap();
+        fixtures::delete(&records, &record.name_any()).await;
+    }
+    let outcome = scene.settle(&[]).await;
+    assert_eq!(outcome.phase, Phase::Released, "{outcome:#?}");
+    mesh.assert_order(&deletions(&scene.log));
     mesh.assert_gone(&scene, &set).await;
 }
 
