@@ -305,8 +305,8 @@ impl Course {
             Step::Block(block) => Progress::Blocked(block),
             Step::Settle(settled) => {
                 slot.progress = Progress::Settled(settled.clone());
-                // What was given up and is still there is not taken along with its container.
-                let stays = settled == Settled::Abandoned && slot.case.live().is_some();
+                // What was given up may be there still: what it needs stays, unless it is known to be gone.
+                let stays = settled == Settled::Abandoned && !slot.case.is_absent();
                 if settled == Settled::Detached || stays {
                     self.spread(vec![node]);
                 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::proof::{Propagation, Reason, Subject};
 use crate::{
     graph::{DependencyGraph, Node},
-    inventory::{EntryState, Requirement, Role},
+    inventory::{Requirement, Role},
     object::ObjectId,
 };
 
@@ -35,8 +35,8 @@ pub fn propagation(id: &ObjectId, is_waited_for: bool) -> Propagation {
     Propagation::Background
 }
 
-/// What a kept object needs to live: what it requires, its Namespace, and the definition of its kind. Of one that was given up,
-/// which may be anybody's, only what would take it along: Namespace and definition.
+/// What a kept object needs to live: what it requires, its Namespace, and the definition of its kind. One that was given up
+/// may live on, and its needs with it.
 pub(super) fn needed_by_kept<'a>(
     graph: &DependencyGraph,
     kept: Node,
@@ -46,8 +46,6 @@ pub(super) fn needed_by_kept<'a>(
     let containers = containers(graph, kept, subject(kept));
     // Proxy owners are no part of what was wanted: they go when the parent does, and references to them are taken off.
     let is_proxy = |needed: &Node| subject(*needed).is_some_and(|s| s.role == Role::Proxy);
-    let given_up = subject(kept).is_some_and(|s| s.state == EntryState::Abandoned);
-    let required = required.filter(|_| !given_up);
     required.chain(containers).filter(|needed| *needed != kept && !is_proxy(needed)).collect()
 }
 

@@ -325,6 +325,8 @@ pub struct Case {
     unserved: bool,
     /// Whether `subject` speaks of another incarnation than the record.
     unrecorded: bool,
+    /// Whether an object that was given up was found to be gone.
+    absent: bool,
 }
 
 impl Case {
@@ -336,7 +338,7 @@ impl Case {
             Authority::Marks { manager, .. } if subject.role == Role::Proxy => Some(manager.proxy_finalizer()),
             _ => None,
         };
-        Self { subject, authority, manager_guard, live, rounds: 0, unserved: false, unrecorded: false }
+        Self { subject, authority, manager_guard, live, rounds: 0, unserved: false, unrecorded: false, absent: false }
     }
 
     pub(super) fn authority(&self) -> &Authority {
@@ -470,6 +472,11 @@ impl Case {
         self.subject.state == EntryState::Abandoned
     }
 
+    /// Whether an object that was given up was found to be gone.
+    pub(super) fn is_absent(&self) -> bool {
+        self.absent
+    }
+
     /// Whose the object is, in words, if not ours.
     fn words_about(&self, live: &Live) -> String {
         match self.authority.as_ref() {
@@ -575,6 +582,7 @@ impl Case {
             answer => {
                 if answer.names(&self.subject.resource, self.subject.id.name()) {
                     self.live = None;
+                    self.absent = true;
                 }
                 Step::Settle(Settled::Abandoned)
             }

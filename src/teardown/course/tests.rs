@@ -420,3 +420,35 @@ fn keep_spreads_along_required_edges_only() {
     let two = course.graph().node(&map(2)).unwrap();
     assert_eq!(course.kept_for(two), Some(&map(1)));
 }
+
+#[test]
+fn what_was_given_up_keeps_what_it_needs_unless_it_is_known_to_be_gone() {
+    let given_up = || {
+        let graph = graph(2, &[(0, 1, true)]);
+        let cases = graph.nodes().map(|node| {
+            let mut subject = Subject::new(graph.id(node).clone(), maps());
+            if node.index() == 0 {
+                subject.state = crate::inventory::EntryState::Abandoned;
+            }
+            (node, Case::new(subject, Authority::Caller, None))
+        });
+        let mut course = Course::new(Arc::clone(&graph), cases.collect());
+        let (node, step) = course.next_request().unwrap();
+        assert_eq!((node.index(), step), (0, Step::Get));
+        (course, node)
+    };
+    let needed = |course: &Course| course.progress().nth(1).map(|(_, case, _)| case.is_kept());
+
+    let (mut seen, node) = given_up();
+    seen.answer(node, Event::Live(there(1, false)));
+    assert!(matches!(seen.next_request(), Some((_, Step::Unreference(_)))));
+    seen.answer(node, Event::Detached);
+    assert_eq!(needed(&seen), Some(true));
+    // Whether it is there, nobody may know.
+    let (mut unseen, node) = given_up();
+    unseen.answer(node, failure(403, "Forbidden", "configmaps \"n00\" is forbidden", json!({})));
+    assert_eq!((unseen.progress_of(node), needed(&unseen)), (Some(&Progress::Settled(Settled::Abandoned)), Some(true)));
+    let (mut gone, node) = given_up();
+    gone.answer(node, Server::not_found("n00"));
+    assert_eq!((gone.progress_of(node), needed(&gone)), (Some(&Progress::Settled(Settled::Abandoned)), Some(false)));
+}
