@@ -56,7 +56,7 @@ impl fmt::Display for Step {
 pub(super) type Stamp = (u64, u64, u64);
 
 /// The states of all controllers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Controllers {
     pub(super) gc: Gc,
     pub(super) namespaces: Namespaces,
@@ -64,6 +64,21 @@ pub(super) struct Controllers {
     paused: Vec<Controller>,
     /// Counts changes of settings, such as policies.
     pub(super) settings: u64,
+    /// Among how many tasks at the head of its queue the garbage collector chooses.
+    pub(super) workers: usize,
+}
+
+impl Default for Controllers {
+    fn default() -> Self {
+        Self {
+            gc: Gc::default(),
+            namespaces: Namespaces::default(),
+            definitions: Definitions::default(),
+            paused: Vec::new(),
+            settings: 0,
+            workers: 1,
+        }
+    }
 }
 
 impl Controllers {

@@ -30,7 +30,7 @@ impl World {
         let current = self.storage.version();
         let token = match options.continue_token.as_str() {
             "" => None,
-            token => Some(read_token(token)?),
+            token => Some(Token::read(token)?),
         };
         let asked = match options.version.as_str() {
             "" => 0,
@@ -40,9 +40,9 @@ impl World {
             return Err(too_large(asked, current));
         }
         let exact = (options.version_match == "Exact").then_some(asked);
-        let at = token.as_ref().map(|(version, _)| *version).or(exact).or(stale).unwrap_or(current);
+        let at = token.as_ref().map(|token| token.version).or(exact).or(stale).unwrap_or(current);
         let namespace = (!ask.namespace.is_empty()).then_some(ask.namespace.as_str());
-        let start = token.as_ref().map(|(_, start)| start.as_str());
+        let start = token.as_ref().map(|token| (token.start.as_str(), token.left));
         let table = self.storage.table(ask.resource.id);
         let old;
         let table: &Table = if at == current || (at >= table.compacted() && table.is_current(at)) {
@@ -55,17 +55,19 @@ impl World {
     }
 }
 
-/// The objects after `start` that match, at most `limit` of them if that is not 0.
+/// The objects after `start` that match, at most `limit` of them if that is not 0. With the start comes the number of
+/// objects after it, if that is known.
 fn page(
     table: &Table,
     selector: &Selector,
     namespace: Option<&str>,
-    start: Option<&str>,
+    start: Option<(&str, Option<usize>)>,
     limit: usize,
     version: u64,
 ) -> ListReply {
-    let mut matching =
-        table.list(namespace, start).filter(|(_, object)| selector.is_everything() || selector.matches(object));
+    let mut matching = table
+        .list(namespace, start.map(|(start, _)| start))
+        .filter(|(_, object)| selector.is_everything() || selector.matches(object));
     let mut reply = ListReply { version, ..ListReply::default() };
     if limit == 0 {
         reply.items = matching.map(|(_, object)| Arc::clone(object)).collect();
@@ -76,28 +78,43 @@ fn page(
         reply.items.push(Arc::clone(object));
         last = key;
     }
-    let rest = matching.count();
-    if rest > 0 {
-        reply.continue_token = write_token(version, last);
+    if matching.next().is_some() {
         // With a selector the server does not know how many of the rest match.
-        reply.remaining = selector.is_everything().then_some(rest);
+        reply.remaining = selector.is_everything().then(|| {
+            let known = start.and_then(|(_, left)| left).map(|left| left.saturating_sub(reply.items.len()));
+            known.unwrap_or_else(|| matching.count() + 1)
+        });
+        reply.continue_token = Token { version, start: last.to_owned(), left: reply.remaining }.write();
     }
     reply
 }
 
-fn write_token(version: u64, last: &str) -> String {
-    STANDARD_NO_PAD.encode(json!({"v": "meta.k8s.io/v1", "rv": version, "start": format!("{last}\u{0}")}).to_string())
+/// Where a list goes on. Opaque to clients.
+struct Token {
+    version: u64,
+    start: String,
+    /// How many objects are left, if there is no selector.
+    left: Option<usize>,
 }
 
-/// Version and last key of a token.
-fn read_token(token: &str) -> Result<(u64, String), Refusal> {
-    let read = || {
-        let bytes = STANDARD_NO_PAD.decode(token).ok()?;
-        let value: Value = serde_json::from_slice(&bytes).ok()?;
-        let start = value.get("start")?.as_str()?.trim_end_matches('\u{0}').to_owned();
-        Some((value.get("rv")?.as_u64()?, start))
-    };
-    read().ok_or_else(|| bad_request("invalid continue token: continue key is not valid"))
+impl Token {
+    fn write(&self) -> String {
+        let start = format!("{}\u{0}", self.start);
+        STANDARD_NO_PAD
+            .encode(json!({"v": "meta.k8s.io/v1", "rv": self.version, "start": start, "left": self.left}).to_string())
+    }
+
+    fn read(token: &str) -> Result<Self, Refusal> {
+        let read = || {
+            let value: Value = serde_json::from_slice(&STANDARD_NO_PAD.decode(token).ok()?).ok()?;
+            Some(Self {
+                version: value.get("rv")?.as_u64()?,
+                start: value.get("start")?.as_str()?.trim_end_matches('\u{0}').to_owned(),
+                left: value.get("left").and_then(Value::as_u64).and_then(|left| left.try_into().ok()),
+            })
+        };
+        read().ok_or_else(|| bad_request("invalid continue token: continue key is not valid"))
+    }
 }
 
 /// The number of a resource version.

@@ -120,9 +120,9 @@ impl Gc {
         }
     }
 
-    /// Takes a task out of the queue, whichever: its last one fills the gap.
-    fn take(&mut self, choice: usize) -> Option<Task> {
-        let task = self.queue.swap_remove_back(choice)?;
+    /// Takes a task out of the queue.
+    fn take(&mut self, place: usize) -> Option<Task> {
+        let task = self.queue.remove(place)?;
         self.queued.remove(&task);
         Some(task)
     }
@@ -203,6 +203,7 @@ impl World {
             return self.gc_take_in(*id);
         }
         choice -= pending.len();
+        let workers = self.controllers.workers;
         let gc = &mut self.controllers.gc;
         if choice < gc.vanished.len() {
             let Some(identity) = gc.vanished.pop_front() else { return String::new() };
@@ -212,7 +213,8 @@ impl World {
         }
         choice -= gc.vanished.len();
         if choice < gc.queue.len() {
-            let Some(task) = gc.take(choice) else { return String::new() };
+            // First come, first served, except that one of several workers may be slow.
+            let Some(task) = gc.take(choice % workers.min(gc.queue.len())) else { return String::new() };
             return self.gc_do(task);
         }
         choice -= gc.queue.len();
