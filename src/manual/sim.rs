@@ -52,6 +52,9 @@
 //!   `events.k8s.io/v1` Events are two kinds here, not two views of one.
 //! - **The schema of built-in kinds in applies.** Which lists merge by which key is known for the common ones (containers,
 //!   ports, environment, volumes, conditions, owner references); others count as one value.
+//! - **How often a cause is repeated.** The server checks some things twice or three times, and lists their causes as
+//!   often; the sim does so for finalizers, UIDs and deletion marks only. A null in the metadata of an applied custom
+//!   resource is stored by the server until the next write; the sim drops it at once.
 //! - **Races inside of one request.** Each request, and each step of the garbage collector from its GET to its DELETE, is
 //!   carried out as a whole. The known race between a DELETE and the first finalizer (kubernetes #77988) can't happen.
 //! - **Time-outs of definitions.** While objects hold a definition, its condition does not turn to `InstanceDeletionCheck`

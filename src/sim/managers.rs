@@ -26,8 +26,6 @@ const SYSTEM: &[&str] = &[
     "generation",
     "managedFields",
     "resourceVersion",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
 ];
 
 /// Who writes, and how.

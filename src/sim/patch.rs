@@ -1,6 +1,6 @@
 //! The three kinds of patches that are not server-side apply.
 
-use json_patch::{PatchOperation, jsonptr::Pointer};
+use json_patch::{AddOperation, PatchOperation, jsonptr::Pointer};
 use serde_json::{Map, Value};
 
 use super::{
@@ -29,6 +29,13 @@ pub(super) fn json(object: &mut Value, patch: &Value) -> Result<(), Refusal> {
         {
             continue;
         }
+        let operation = match operation {
+            // The real server's library replaces a member of a map whether it is there or not.
+            PatchOperation::Replace(replace) if missing(object, &replace.path) => {
+                PatchOperation::Add(AddOperation { path: replace.path, value: replace.value })
+            }
+            other => other,
+        };
         json_patch::patch(object, &[operation]).map_err(|_| patch_rejected())?;
     }
     Ok(())
@@ -176,7 +183,10 @@ mod tests {
         ]);
         json(&mut object, &patch).unwrap();
         assert_eq!(object, json!({"metadata": {"finalizers": ["x.io/a"]}}));
+        json(&mut object, &json!([{"op": "replace", "path": "/metadata/new", "value": 1}])).unwrap();
+        assert_eq!(object["metadata"]["new"], 1, "a replacement of what is missing adds it");
         for op in [
+            json!([{"op": "replace", "path": "/spec/new", "value": 1}]),
             json!([{"op": "test", "path": "/metadata/finalizers", "value": null}]),
             json!([{"op": "test", "path": "/spec/x", "value": null}]),
             json!([{"op": "test", "path": "/metadata/labels", "value": []}]),

@@ -188,6 +188,11 @@ impl FieldError {
         Self { reason: "FieldValueNotSupported", field: field.into(), message }
     }
 
+    /// Whether it is about one item of a list.
+    pub(super) fn is_about_item(&self) -> bool {
+        self.field.ends_with(']')
+    }
+
     fn cause(&self) -> Value {
         json!({"reason": self.reason, "message": self.message, "field": self.field})
     }

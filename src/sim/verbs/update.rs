@@ -193,10 +193,13 @@ impl World {
         if resource.generation && differs_in_spec(resource, status_apart, live, &new) {
             set(&mut new, "generation", Some(json!(generation(live) + 1)));
         }
-        let mut errors = validate(resource, &new, false);
+        // The checks of single finalizers belong to the kind; they come after those of all kinds.
+        let (items, mut errors): (Vec<_>, Vec<_>) =
+            validate(resource, &new, false).into_iter().partition(FieldError::is_about_item);
         let updates = validate_update(live, &new);
         errors.extend(updates.clone());
         errors.extend(updates);
+        errors.extend(items);
         errors.extend(check_custom(ask, &new)?);
         if !errors.is_empty() {
             return Err(invalid(resource, name(live), &errors));
