@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(
             object,
             json!({"metadata": {
-                "ownerReferences": [{"uid": "u2", "name": "b", "blockOwnerDeletion": true}], "finalizers": ["b", "c"],
+                "ownerReferences": [{"uid": "u2", "name": "b", "blockOwnerDeletion": true}], "finalizers": ["c", "b"],
             }})
         );
     }
