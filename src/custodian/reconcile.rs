@@ -413,10 +413,11 @@ impl Inner {
         seen: &BTreeMap<ObjectId, Live>,
         survey: &Survey,
     ) -> Result<Outcome, Carried> {
-        let options = SaveOptions::replace(snapshot.version.clone()).renew(snapshot.terminating);
+        // Only an apply may create: what is being deleted is replaced, and what has grown is spread over more objects.
+        let options = |version| SaveOptions::replace(version).renew(true);
         let mut version = snapshot.version;
         if intent.inventory != snapshot.inventory || snapshot.terminating {
-            version = self.store.save(&intent.inventory, options).await.map_err(|e| Carried::of(parent, e))?;
+            version = self.store.save(&intent.inventory, options(version)).await.map_err(|e| Carried::of(parent, e))?;
         }
         // Where the record could not be written afresh, nothing else can be created there either.
         let closed = snapshot.terminating && self.is_terminating(parent).await.map_err(|e| Carried::of(parent, e))?;
@@ -447,8 +448,7 @@ impl Inner {
         let loose = self.loosen(at, parent, &intent, &applied).await;
         intent.untie(&mut inventory, applied.live.keys().chain(&loose));
         if inventory != intent.inventory {
-            version =
-                self.store.save(&inventory, SaveOptions::replace(version)).await.map_err(|e| Carried::of(parent, e))?;
+            version = self.store.save(&inventory, options(version)).await.map_err(|e| Carried::of(parent, e))?;
         }
         self.prune(at, parent, &intent, &mut inventory, version, &mut outcome)
             .await

@@ -161,7 +161,8 @@ impl Loaded {
 pub struct SaveOptions {
     /// The state the save builds on: `None` creates the record and fails where one exists.
     pub expected: Option<Version>,
-    /// Replace stored objects that are being deleted by fresh ones. Where that is refused because the namespace is
+    /// Create stored objects where that is needed: fresh ones in place of those that are being deleted, and more of them for a
+    /// record that has outgrown those it has. Where that is refused because the namespace is
     /// being terminated, the save goes into the old ones, which stay. Off by default, for teardown never creates.
     pub renew: bool,
     /// What is saved is the whole record: what is unreadable in the stored one is given up. Only for a caller that has

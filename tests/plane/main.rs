@@ -31,6 +31,7 @@ mod prune;
 mod references;
 mod relink;
 mod rights;
+mod sizes;
 mod skeleton;
 mod slices;
 mod two;
