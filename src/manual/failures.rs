@@ -7,7 +7,7 @@
 //!
 //! | reason | what it means | the way out |
 //! |---|---|---|
-//! | [`Terminating`](crate::teardown::Reason::Terminating) | accepted, but finalizers keep it; they are listed | whoever serves the finalizer has to work; a dead garbage collector shows here as `foregroundDeletion` |
+//! | [`Terminating`](crate::teardown::Reason::Terminating) | accepted, but finalizers keep it; they are listed | whoever serves the finalizer has to work; a dead garbage collector shows here as `foregroundDeletion`. A finalizer that nobody serves any more can be [forced](crate::force), if the operator's author admits it |
 //! | [`InUse`](crate::teardown::Reason::InUse) | something outside of the set is in the Namespace, or of the defined kind; it is named | take it away, or choose another [`Builder::in_use`](crate::custodian::Builder::in_use) |
 //! | [`UseUnknown`](crate::teardown::Reason::UseUnknown) | whether something else uses it may not be read; the rule is named | grant the rule |
 //! | [`Dependents`](crate::teardown::Reason::Dependents) | what depends on it is not gone | look at those |

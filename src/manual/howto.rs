@@ -34,6 +34,76 @@
 //! ([`markers`](crate::markers) lists them; a value that is not known keeps the object and is reported). What is kept keeps
 //! what it requires, its Namespace and the definition of its kind.
 //!
+//! ## Namespaces and definitions among the children
+//!
+//! Deleting a Namespace or a CustomResourceDefinition takes along whatever is in it, so each is looked into directly before its
+//! DELETE, after everything of the set that is in it is gone. What does not go as well uses it: another parent's children, Pods
+//! and PersistentVolumeClaims that nothing of the set controls, objects of a defined kind that somebody else made
+//! ([`Builder::in_use`](crate::custodian::Builder::in_use) has the full list and the rights). Then the policy decides:
+//!
+//! | [`InUsePolicy`](crate::inventory::InUsePolicy) | what happens |
+//! |---|---|
+//! | `Hold` (default) | it waits until that is gone; the report names what uses it ([`Reason::InUse`](crate::teardown::Reason::InUse)) |
+//! | `Keep` | it is left in the cluster, without the parent's marks, and with what it needs; everything else goes |
+//! | `Delete` | it is deleted with what is in it, unless that asks to be kept |
+//!
+//! ```
+//! # use kube_custody::{custodian::{Builder, Desired}, inventory::InUsePolicy, object::ObjectId};
+//! # use kube_custody::ownership::proxy::GitTrackOwner as Parent;
+//! # fn f(builder: Builder<Parent>) -> Result<Builder<Parent>, kube_custody::object::Error> {
+//! let builder = builder.in_use_of(|_parent, container| match container.kind() {
+//!     // Its custom resources are others' data.
+//!     "CustomResourceDefinition" => InUsePolicy::Keep,
+//!     _ => InUsePolicy::Hold,
+//! });
+//! // One object, by the code that makes the set; or in its manifest, by the annotation `<manager>/in-use: keep`.
+//! let mut desired = Desired::new();
+//! desired.in_use(ObjectId::new("", "Namespace", None, "shared")?, InUsePolicy::Keep);
+//! # Ok(builder)
+//! # }
+//! ```
+//!
+//! Manifests may come from tenants, so they can ask for `hold` and `keep`, never for `delete`. What may not be listed is not taken
+//! for empty: it holds, and the report names the missing rule ([`Reason::UseUnknown`](crate::teardown::Reason::UseUnknown));
+//! only under `Delete` it is passed over. A ConfigMap or a Secret of somebody else does not hold a Namespace unless its kind is given
+//! to [`Builder::in_use_scan`](crate::custodian::Builder::in_use_scan).
+//!
+//! ## Let somebody force what is stuck
+//!
+//! A finalizer whose controller is gone for good keeps its object, and the parent, for ever. Whoever may edit the parent can write
+//! a [request](crate::force) onto it, in the annotation `<manager>/force`, that names finalizers to strip and objects to give up,
+//! each with its UID. It is a wish: what of it is admitted is for the operator's author to list, and that is nothing by default.
+//!
+//! ```
+//! # use kube_custody::{custodian::Builder, force::{Allowed, Request}, object::Error};
+//! # use kube_custody::ownership::proxy::GitTrackOwner as Parent;
+//! # fn f(builder: Builder<Parent>) -> Result<Builder<Parent>, Error> {
+//! let builder = builder.force(
+//!     Allowed::nothing()
+//!         .finalizer("legacy.example.com/cleanup", "Widget.example.com".parse()?)
+//!         .abandon("ConfigMap".parse()?),
+//! );
+//! # Ok(builder)
+//! # }
+//! let request = Request::parse(
+//!     r#"{"uid": "5c3b0c0e-parent", "reason": "the legacy operator was uninstalled",
+//!         "finalizers": [{"object": "Widget.example.com shop/old", "uid": "77d1-widget", "finalizer": "legacy.example.com/cleanup"}],
+//!         "abandon": [{"object": "ConfigMap shop/lost", "uid": "90aa-map"}]}"#,
+//! )?;
+//! assert_eq!((request.finalizers.len(), request.abandon.len()), (1, 1));
+//! # Ok::<_, kube_custody::force::Error>(())
+//! ```
+//!
+//! - *What it takes.* A finalizer is stripped only of the recorded incarnation of a child that carries the parent's marks and is
+//!   being deleted already. What is given up is left as it is, with what it needs.
+//! - *What is never stripped*, whoever lists it: the finalizers of the API server and the garbage collector, a definition's
+//!   cleanup among them, and the manager's own.
+//! - *How it shows.* It is recorded with its reason before it happens. [`Outcome::forced`](crate::custodian::Outcome) has what is
+//!   new, for an event or an audit log; what is not admitted is in [`Outcome::notes`](crate::custodian::Outcome), with why.
+//! - *Rights*: `patch` on the objects. Give the right to write the annotation to whom you would give the right to orphan things.
+//!
+//! Your own code gives objects up with [`Custodian::abandon`](crate::custodian::Custodian::abandon), without a list.
+//!
 //! ## Wake the parent when a child changes
 //!
 //! [`Custodian::wakeups`](crate::custodian::Custodian::wakeups) is a stream for `Controller::reconcile_on` (an unstable feature of
