@@ -15,6 +15,7 @@ mod examples;
 mod faros_143;
 mod finalizer;
 mod force;
+mod foreign_crowd;
 mod foreign_hands;
 mod hop_137;
 mod hostile;
