@@ -6,7 +6,7 @@ use super::{Inner, site::Site, target::Reach};
 use crate::{
     inventory::{Entry, InUsePolicy, Inventory},
     object::{ObjectId, ParentRef, Scope},
-    teardown::Insight,
+    teardown::{Insight, Live},
 };
 
 impl Inner {
@@ -25,6 +25,7 @@ impl Inner {
         site: &Site,
         parent: &ParentRef,
         inventory: &Inventory,
+        seen: &BTreeMap<ObjectId, Live>,
         chosen: impl Fn(&ObjectId) -> bool,
     ) -> Insight {
         let namespace = |e: &Entry| e.id.is("", "Namespace") && chosen(&e.id);
@@ -33,11 +34,13 @@ impl Inner {
         }
         let recorded = inventory.entries().map(|e| (e.id.group_kind(), e.resource()));
         let kinds: BTreeMap<_, _> = recorded.chain(site.hub.kinds()).collect();
+        let ours = seen.iter().filter(|(id, live)| live.claim(parent, id).is_ours());
         Insight {
             kinds: kinds.into_values().filter(|kind| kind.scope == Scope::Namespaced).collect(),
             parents: (site.reach != Reach::Remote).then(|| parent.resource()),
             scan: self.scan.clone(),
-            members: inventory.entries().filter_map(|e| e.uid.clone()).collect(),
+            // By their marks: a UID on record can be anybody's.
+            members: ours.map(|(_, live)| live.uid.clone()).collect(),
         }
     }
 }

@@ -114,7 +114,7 @@ impl Removal {
                 course.hold(node, Block::said(Reason::NotManaged, refused.reason.to_string()));
             }
         }
-        let insight = Arc::new(inner.insight(site, parent, inventory, chosen));
+        let insight = Arc::new(inner.insight(site, parent, inventory, &seen, chosen));
         let executor = Executor {
             insight,
             client: site.client.clone(),

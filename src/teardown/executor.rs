@@ -33,7 +33,7 @@ use crate::{
     api::{finalizer_off, finalizers_off, get_metadata, patch_metadata, patched_by},
     discovery::{Crd, Resolution, Resolver},
     graph::Node,
-    object::{ObjectId, ResourceKind},
+    object::{ObjectId, ResourceKind, Uid},
     ownership::{self, proxy::proxy_references},
 };
 
@@ -211,11 +211,14 @@ impl Executor {
                 let Some(case) = course.case(node) else { continue };
                 agenda.unschedule(node);
                 let subject = case.subject().clone();
-                let unseen = if step == Step::Inspect { course.unseen_in(node) } else { Vec::new() };
+                let (unseen, members) = match step {
+                    Step::Inspect => (course.unseen_in(node), course.seen_members()),
+                    _ => Default::default(),
+                };
                 if matches!(step, Step::Delete { .. }) {
                     happened(Happened::Deleting(subject.id.clone()));
                 }
-                in_flight.push(async move { (node, self.perform(&subject, step, unseen).await) }.boxed());
+                in_flight.push(async move { (node, self.perform(&subject, step, unseen, &members).await) }.boxed());
             }
             let due = agenda.next_due().filter(|_| open);
             // Nothing in flight and nothing due: it is over, or what is left is held for good.
@@ -300,12 +303,18 @@ impl Executor {
     }
 
     /// Sends one request and says what came of it.
-    async fn perform(&self, subject: &Subject, step: Step, unseen: Vec<(ObjectId, ResourceKind)>) -> Event {
+    async fn perform(
+        &self,
+        subject: &Subject,
+        step: Step,
+        unseen: Vec<(ObjectId, ResourceKind)>,
+        members: &BTreeSet<Uid>,
+    ) -> Event {
         match step {
             Step::Get => self.look(subject).await,
             Step::Inspect => {
                 let Self { client, resolver, insight, .. } = self;
-                let reader = Reader { client, resolver, manager: self.manager(), insight };
+                let reader = Reader { client, resolver, manager: self.manager(), insight, members };
                 Event::Inside(reader.look_into(&subject.id, unseen).await)
             }
             Step::Delete { uid, resource_version } => {

@@ -41,7 +41,7 @@ pub(crate) struct Insight {
     pub(crate) parents: Option<ResourceKind>,
     /// Further kinds whose objects use a Namespace.
     pub(crate) scan: BTreeSet<GroupKind>,
-    /// The objects of the set: what they control is theirs.
+    /// Objects that are known to be of the set: what they control is theirs. Nothing that only a record says.
     pub(crate) members: BTreeSet<Uid>,
 }
 
@@ -63,6 +63,8 @@ pub(super) struct Reader<'a> {
     pub(super) resolver: &'a Resolver,
     pub(super) manager: Option<&'a Manager>,
     pub(super) insight: &'a Insight,
+    /// Objects of the set that were seen to be of it, beside those in `insight`.
+    pub(super) members: &'a BTreeSet<Uid>,
 }
 
 impl Reader<'_> {
@@ -83,6 +85,10 @@ impl Reader<'_> {
             inside.extend(member);
         }
         inside
+    }
+
+    fn is_member(&self, uid: &Uid) -> bool {
+        self.insight.members.contains(uid) || self.members.contains(uid)
     }
 
     async fn member(&self, id: ObjectId, resource: ResourceKind) -> Inside {
@@ -206,7 +212,7 @@ impl Reader<'_> {
                 };
                 match self.counts(counts, &id, &live, meta, &mut owners).await {
                     Ok(false) => continue,
-                    Ok(true) => foreign |= !self.insight.members.contains(&live.uid),
+                    Ok(true) => foreign |= !self.is_member(&live.uid),
                     Err(words) => inside.extend(unread(words)),
                 }
                 inside.found.push((id, live));
@@ -240,7 +246,7 @@ impl Reader<'_> {
                 };
                 Ok(self.manager.is_some_and(held))
             }
-            Counts::Untraced if comes_with_every_namespace(id) || self.insight.members.contains(&live.uid) => Ok(false),
+            Counts::Untraced if comes_with_every_namespace(id) || self.is_member(&live.uid) => Ok(false),
             Counts::Untraced => self.is_controlled(meta, owners).await.map(|controlled| !controlled),
         }
     }
@@ -252,7 +258,7 @@ impl Reader<'_> {
         let mut found = false;
         while let Some(reference) = next.take() {
             let Ok(uid) = Uid::new(&reference.uid) else { break };
-            if self.insight.members.contains(&uid) {
+            if self.is_member(&uid) {
                 found = true;
                 break;
             }

@@ -312,3 +312,35 @@ async fn a_note_of_thousands_of_kinds_is_not_searched_through() {
     scene.apply(&set).await;
     scene.tear_down().await;
 }
+
+#[tokio::test]
+async fn a_forged_record_passes_no_foreign_content_of_a_namespace_off_as_its_own() {
+    let scene = Scene::new("forged-member").await;
+    let ns = fixtures::ns("forged-member-other");
+    let set = [namespace(&ns), config_map(&ns, "ours", &[])];
+    scene.apply(&set).await;
+    let stray = object(json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "stray", "namespace": ns},
+        "spec": {"containers": [{"name": "main", "image": "example.com/none"}]},
+    }));
+    let stray = create(&scene.admin, &stray).await;
+    let maps = ResourceKind::new("", "v1", "ConfigMap", "configmaps", Scope::Namespaced);
+    scene
+        .meddle(|inventory| {
+            // Of nothing that exists, and with the UID of what is somebody else's.
+            let mut entry = Entry::intended(id(&format!("ConfigMap {}/none", scene.ns)), &maps);
+            entry.uid = Some(uid_of(&stray));
+            entry.state = EntryState::Recorded;
+            inventory.insert(entry);
+        })
+        .await;
+    scene.delete().await;
+    let held = |o: &kube_custody::custodian::Outcome| {
+        let reason = blocker(o, &ns).map(|b| &b.reason);
+        matches!(reason, Some(Reason::InUse { by, .. }) if by.iter().any(|user| user.name() == "stray"))
+    };
+    scene.until("the namespace is held", &[], held).await;
+    assert!(exists(&scene.admin, &set[0]).await && !scene.attempted().contains(&ns));
+    remove(&scene.admin, &stray).await;
+    assert_eq!(scene.settle(&[]).await.phase, Phase::Released);
+}

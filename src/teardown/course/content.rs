@@ -1,11 +1,11 @@
 //! Which objects of a course are in which of its containers, and what follows from what is read in a container.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Course, Progress, Slot};
 use crate::{
     graph::Node,
-    object::{ObjectId, ResourceKind},
+    object::{ObjectId, ResourceKind, Uid},
     teardown::{
         in_use::{self, Container, Inside, Stance, Verdict},
         live::{Authority, Live},
@@ -38,6 +38,13 @@ impl Course {
         let content = self.content.get(&node).into_iter().flatten().filter_map(|n| self.slots.get(n));
         let unseen = content.filter(|slot| !matches!(slot.progress, Progress::Settled(_)));
         unseen.map(|slot| (slot.case.subject().id.clone(), slot.case.subject().resource.clone())).collect()
+    }
+
+    /// Incarnations that were seen with the marks of the set, gone or not. What is only on record is not among them:
+    /// whoever may write the record could pass anything off as the set's own by its UID.
+    pub(in crate::teardown) fn seen_members(&self) -> BTreeSet<Uid> {
+        let seen = self.slots.values().filter_map(|slot| slot.case.live().filter(|live| slot.case.may_delete(live)));
+        seen.map(|live| live.uid.clone()).collect()
     }
 
     /// What follows from what is in the container of `node`.
