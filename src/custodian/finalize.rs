@@ -262,6 +262,14 @@ impl Inner {
             Err(nowhere) => return self.without_target(nowhere, parent, meta, loaded).await,
         };
         let mut notes = Vec::new();
+        let loaded = match loaded {
+            Loaded::Restored { snapshot, damage, .. } if snapshot.inventory.is_empty() && damage.is_empty() => {
+                // Of an earlier incarnation, which is gone: the name has another UID. Of this one it says nothing.
+                notes.extend(self.finish(&snapshot.inventory.parent, &snapshot.inventory, &snapshot.version).await?);
+                Loaded::Missing
+            }
+            loaded => loaded,
+        };
         let (mut inventory, version, damage) = match loaded {
             Loaded::Found(snapshot) => (snapshot.inventory, Some(snapshot.version), Unread::nothing()),
             Loaded::Damaged { snapshot, damage } => {
@@ -270,14 +278,6 @@ impl Inner {
                 }
                 let (inventory, version, unread) = self.mend(&at, parent, meta, snapshot, damage, &mut notes).await?;
                 (inventory, Some(version), unread)
-            }
-            Loaded::Restored { snapshot, damage, .. } if snapshot.inventory.is_empty() && damage.is_empty() => {
-                // Of an earlier incarnation, which is gone: the name has another UID.
-                notes.extend(self.finish(&snapshot.inventory.parent, &snapshot.inventory, &snapshot.version).await?);
-                let released = Outcome::new(Some(parent.clone()), Phase::Released);
-                return self
-                    .let_go(parent, Inventory::new(parent.clone(), snapshot.inventory.cluster), None, released)
-                    .await;
             }
             Loaded::Restored { recorded, .. } => return Ok(Outcome::held(parent.clone(), Hold::Restored { recorded })),
             Loaded::Missing => {

@@ -344,3 +344,24 @@ async fn a_forged_record_passes_no_foreign_content_of_a_namespace_off_as_its_own
     remove(&scene.admin, &stray).await;
     assert_eq!(scene.settle(&[]).await.phase, Phase::Released);
 }
+
+#[tokio::test]
+async fn an_emptied_record_of_an_earlier_incarnation_lets_no_parent_go_that_has_created() {
+    for restarts in [false, true] {
+        let mut scene = Scene::new("emptied").await;
+        let set = [scene.map("x", &[])];
+        scene.apply(&set).await;
+        scene
+            .meddle(|inventory| {
+                inventory.parent.uid = Uid::new("00000000-0000-4000-8000-000000000000").unwrap();
+                let all: Vec<_> = inventory.entries().map(|e| e.id.clone()).collect();
+                all.iter().for_each(|id| drop(inventory.remove(id)));
+            })
+            .await;
+        if restarts {
+            scene.restart(|b| b);
+        }
+        let outcome = scene.tear_down().await;
+        assert_eq!(scene.present(&set).await, [false], "{outcome:#?}");
+    }
+}
