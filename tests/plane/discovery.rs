@@ -151,6 +151,6 @@ async fn the_cluster_id_needs_one_permission_and_says_which() {
     let found = Resolver::new(client.clone()).resolve(&kind("", "ConfigMap")).await;
     assert!(matches!(found, Resolution::Served(_)));
     let crd = Resolver::new(client).crd_of(&widgets("nobody.example.com", "v1")).await;
-    assert!(matches!(&crd, Crd::Unknown { reason } if reason.contains("403")), "{crd:?}");
+    assert!(matches!(&crd, Crd::Forbidden { reason } if reason.contains("403")), "{crd:?}");
     grant.revoke(&admin).await;
 }

@@ -146,7 +146,7 @@ async fn an_object_is_given_up_by_request_and_left_as_it_is() {
     let wish = named(&scene, &set[1]).await;
     ask(&scene, &json!({"uid": scene.track.uid().unwrap(), "reason": "ours now", "abandon": [wish]})).await;
     let outcome = scene.tear_down().await;
-    assert_eq!(scene.present(&set).await, [false, true]);
+    assert_eq!(scene.present(&set).await, [true, true], "what it needs is left to it");
     assert_eq!(outcome.removal.abandoned, [scene.id("stuck")]);
     assert!(outcome.notes.iter().any(|n| n.contains("left by request (ours now)")), "{outcome:#?}");
     assert_eq!(finalizers(&scene, &set[1]).await, [OTHER]);

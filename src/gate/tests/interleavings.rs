@@ -36,6 +36,8 @@ struct Row {
     built_on: Option<BTreeSet<LiveRef>>,
     /// Whether its teardown has begun.
     torn: bool,
+    /// Names that were taken out, in the order in which they were: what is added again later is another dependency.
+    withdrawn: Vec<ObjectId>,
 }
 
 #[derive(Default)]
@@ -204,8 +206,9 @@ async fn pass(world: &World, gate: &Gate, id: &ObjectId) {
         (before.get(id)?.parent.this == now).then_some(now)
     };
     let Some(live) = state.rows.get(id).filter(|row| row.parent.this == this) else { return };
-    let still: BTreeSet<LiveRef> =
-        row.parent.named().filter(|n| live.parent.named().any(|l| l == *n)).filter_map(there).collect();
+    let withdrawn = live.withdrawn.get(row.withdrawn.len()..).unwrap_or_default();
+    let named = row.parent.named().filter(|n| live.parent.named().any(|l| l == *n) && !withdrawn.contains(n));
+    let still: BTreeSet<LiveRef> = named.filter_map(there).collect();
     if let Some(row) = state.rows.get_mut(id) {
         row.built_on.get_or_insert_default().extend(still);
     }
@@ -264,7 +267,7 @@ fn happen(world: &World, gate: &Gate, adds: bool, step: &Step) {
                 let mut parent = unmarked(parent(&name(*n), &[]));
                 parent.this.uid = Uid::new(format!("u{}", state.incarnations)).unwrap();
                 parent.names = named(*n, names);
-                state.rows.insert(id(&name(*n)), Row { parent, built_on: None, torn: false });
+                state.rows.insert(id(&name(*n)), Row { parent, built_on: None, torn: false, withdrawn: Vec::new() });
             }
         }
         Step::Delete(n) => delete(&mut state, *n),
@@ -277,6 +280,12 @@ fn happen(world: &World, gate: &Gate, adds: bool, step: &Step) {
                     }
                     names => names,
                 };
+                let after: BTreeSet<_> = row.parent.named().cloned().collect();
+                // Whoever takes a name out says that what was built on it does not need it any more.
+                if let Some(on) = &mut row.built_on {
+                    on.retain(|reference| after.contains(&reference.id));
+                }
+                row.withdrawn.extend(before.difference(&after).cloned());
             }
         }
         Step::Show => gate.0.watches.show(&gate.0.readers, Some(state.parents())),
