@@ -169,6 +169,11 @@ impl Allowed {
         !is_own(manager, finalizer) && self.finalizers.get(finalizer).is_some_and(|kinds| kinds.contains(kind))
     }
 
+    /// Whether a parent may do without waiting for dependents of `kind`.
+    pub(crate) fn passes(&self, kind: &GroupKind) -> bool {
+        self.dependents.contains(kind)
+    }
+
     /// What of `request`, found on the parent with this `uid`, is admitted.
     #[must_use]
     pub fn admit(&self, manager: &Manager, uid: &Uid, request: &Request) -> Admitted {

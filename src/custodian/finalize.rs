@@ -316,10 +316,6 @@ impl Inner {
             }
         };
         let mut version = self.decide(&mut inventory, version, released).await?;
-        if let Some(gate) = self.gate.as_ref().filter(|_| version.is_some()) {
-            // From here on the record answers.
-            gate.forget(&LiveRef::new(parent.id.clone(), parent.uid.clone()));
-        }
         let Forcing { forced, notes: more } = self.force(parent, meta, &mut inventory, |_| true);
         notes.extend(more);
         if let Some(before) = version.take_if(|_| !forced.is_empty()) {
@@ -445,21 +441,25 @@ impl Inner {
         Ok(Restored::Stored(version))
     }
 
-    /// Records what happens to the children, once, when the teardown starts.
+    /// Records what happens to the children, once, when the teardown starts; and dependents that are not waited for.
     async fn decide(
         &self,
         inventory: &mut Inventory,
         version: Option<Version>,
         forced: Option<Forced>,
     ) -> Result<Option<Version>, inventory::Error> {
-        if inventory.decision.is_some() {
-            return Ok(version);
+        match (&mut inventory.decision, forced) {
+            (Some(_), None) => return Ok(version),
+            (Some(decision), Some(forced)) if forced.dependents.is_subset(&decision.without) => return Ok(version),
+            (Some(decision), Some(forced)) => decision.without.extend(forced.dependents),
+            (decision, forced) => {
+                let new = Decision::new(self.children_on_delete, "the operator's policy when the teardown began");
+                *decision = Some(match forced {
+                    Some(forced) => new.without(forced.dependents, forced.reason.as_deref()),
+                    None => new,
+                });
+            }
         }
-        let decision = Decision::new(self.children_on_delete, "the operator's policy when the teardown began");
-        inventory.decision = Some(match forced {
-            Some(forced) => decision.without(forced.dependents, forced.reason.as_deref()),
-            None => decision,
-        });
         match version {
             Some(version) => Ok(Some(self.store.save(inventory, SaveOptions::replace(version)).await?)),
             // Rediscovered: there is no record to write to, and none is made while the parent is being deleted.
@@ -602,6 +602,7 @@ impl Inner {
         };
         outcome.notes.extend(left.into_iter().map(|words| format!("still held: {words}")));
         outcome.requeue = None;
+        self.gate.iter().for_each(|gate| gate.forget(&target));
         Ok(outcome)
     }
 }

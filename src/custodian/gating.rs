@@ -1,7 +1,7 @@
 //! Parents that wait for other parents, in a reconcile.
 //!
-//! What the gate says decides whether a pass goes on. A parent is released by it once: the decision that the teardown
-//! begins is on record from then on, and nobody is asked again.
+//! What the gate says decides whether a pass goes on. A parent is released by it once, and the gate remembers. The decision
+//! that is on record is no warrant, since others may write it: another process asks again.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     gate::{Cleared, Dependency, Dependent, Forced, MayCreate, MayDelete},
-    inventory::{Inventory, Loaded, Role},
+    inventory::{DeletionPolicy, Inventory, Loaded, Role},
     object::{LiveRef, ParentRef},
     ownership::BackPointer,
 };
@@ -62,9 +62,12 @@ impl Inner {
         meta: &ObjectMeta,
         inventory: &Inventory,
     ) -> Result<Option<Forced>, Box<Outcome>> {
-        let Some(gate) = self.gate.as_ref().filter(|_| inventory.decision.is_none()) else { return Ok(None) };
+        // Where children are kept by a decision on record, as in a release, nobody loses what he depends on.
+        let deletes = inventory.decision.as_ref().is_none_or(|d| d.children == DeletionPolicy::Delete);
+        let Some(gate) = self.gate.as_ref().filter(|_| deletes) else { return Ok(None) };
         let this = LiveRef::new(parent.id.clone(), parent.uid.clone());
         let mut passed = own(inventory);
+        passed.extend(inventory.decision.iter().flat_map(|decision| gate.admitted(&decision.without)).cloned());
         let mut answer = gate.releases(&this, meta, passed.clone()).await;
         if let MayDelete::Blocked(blocked) = &answer
             && let Some(container) = self.container(parent, meta, &blocked.by).await
@@ -73,7 +76,10 @@ impl Inner {
             answer = gate.releases(&this, meta, passed).await;
         }
         match answer {
-            MayDelete::Yes(Cleared { forced, .. }) => Ok(forced),
+            MayDelete::Yes(Cleared { forced, .. }) => {
+                gate.opened(&this);
+                Ok(forced)
+            }
             MayDelete::Blocked(blocked) => {
                 let mut outcome = Outcome::new(Some(parent.clone()), Phase::Blocked(blocked));
                 outcome.requeue = Some(gate.pace());

@@ -52,6 +52,8 @@
 //!   its inventory.
 //! - Who may block whom is the author's decision ([`BlockPolicy`]), by default only within one namespace. A parent that
 //!   names what it may not block creates nothing.
+//! - What is said in a record opens no gate, for others may write it. So an operator that was restarted in the middle of a
+//!   teardown asks again, and a living parent that has come to name the dependency since holds up the rest.
 //! - A [request](crate::force) on a parent releases exactly the dependents that it names, if the author admits it.
 //!
 //! # Permissions
@@ -419,7 +421,19 @@ impl Gate {
         if heard { BELIEVED } else { crate::custodian::WAIT }
     }
 
-    /// The parent is let go, or its teardown is on record: nobody asks for it again.
+    /// Those of `dependents` that a request may have their dependency not wait for, whoever says that it did.
+    pub(crate) fn admitted<'a>(&'a self, dependents: &'a BTreeSet<LiveRef>) -> impl Iterator<Item = &'a LiveRef> {
+        dependents.iter().filter(|dependent| self.0.allowed.passes(&dependent.id.group_kind()))
+    }
+
+    /// The teardown of the parent begins: whoever comes from now on is not in its way.
+    pub(crate) fn opened(&self, parent: &LiveRef) {
+        if let Some(session) = lock(&self.0.sessions).get_mut(parent) {
+            session.opening = Opening::clear();
+        }
+    }
+
+    /// The parent is let go: nobody asks for it again.
     pub(crate) fn forget(&self, parent: &LiveRef) {
         lock(&self.0.sessions).remove(parent);
     }

@@ -46,6 +46,11 @@ pub(super) enum Reading {
 }
 
 impl Opening {
+    /// Nobody is in the way, and nobody will be.
+    pub(super) fn clear() -> Self {
+        Self(Some(BTreeMap::new()))
+    }
+
     /// The next step. `hint` is what the watches show, if they can be heard.
     pub(super) fn next(&self, view: &View<'_>, hint: Option<&Parents>) -> Ask {
         let hinted = hint.map(|hint| hint.blockers(view)).unwrap_or_default();

@@ -17,7 +17,7 @@ use kube::{
 };
 use kube_custody::{
     gate::BlockPolicy,
-    inventory::{ConfigMapStore, InventoryStore, Loaded},
+    inventory::{ConfigMapStore, Decision, DeletionPolicy, InventoryStore, Loaded, SaveOptions},
     manager::Manager,
     object::{LiveRef, ObjectId, ParentRef, Uid},
     status,
@@ -248,6 +248,32 @@ async fn c45_force_releases_exactly_what_it_names_and_is_on_record() {
         stage.delete(parent).await;
         stage.gone(parent).await;
     }
+}
+
+/// Whoever may write the record in his own namespace cannot say there that dependents were asked about.
+#[tokio::test]
+async fn c45_a_forged_decision_opens_no_gate() {
+    let mut stage = Stage::new("forged-gate").await;
+    stage.run(Some(gate(stage.operator.clone()).force(kube_custody::force::Allowed::nothing())));
+    let map = |name: &str| config_map(&stage.ns, name, &[]);
+    let base = stage.parent("base", &[], &[map("base")]).await;
+    let app = stage.parent("app", &["base"], &[map("app")]).await;
+    for parent in [&base, &app] {
+        stage.applied(parent).await;
+    }
+    let store = ConfigMapStore::new(stage.admin.clone(), Manager::new(kustomization::MANAGER).unwrap());
+    let Loaded::Found(record) = store.load(&ParentRef::of(&base).unwrap()).await.unwrap() else { panic!() };
+    let mut inventory = record.inventory;
+    let app_ref = LiveRef::new(ObjectId::of_resource(&app).unwrap(), Uid::new(app.uid().unwrap()).unwrap());
+    let decision = Decision::new(DeletionPolicy::Delete, "so it seems").without([app_ref].into(), None);
+    inventory.decision = Some(decision);
+    store.save(&inventory, SaveOptions::replace(record.version)).await.unwrap();
+    stage.delete(&base).await;
+    stage.ready_is(&base, blocked).await;
+    assert!(!deletions(&stage.log).iter().any(|d| d.contains("base")), "{:?}", deletions(&stage.log));
+    assert!(exists(&stage.admin, &map("base")).await);
+    stage.delete(&app).await;
+    stage.gone(&base).await;
 }
 
 #[tokio::test]
