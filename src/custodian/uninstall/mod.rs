@@ -220,6 +220,11 @@ where
     /// the record says everything (or, where it is missing or damaged, a complete scan does). A parent that cannot be let
     /// go of keeps everything that is its own, and stops nothing else.
     ///
+    /// # Caveats
+    /// Marks do not say which cluster a parent lives in. Where this cluster is also a [target](crate::custodian::Target) of a
+    /// custodian elsewhere with the same manager domain and kind, that one's children are taken for those of parents that
+    /// are gone, and lose their marks: give each home cluster a manager domain of its own.
+    ///
     /// # Permissions
     /// Meant for an administrator: what the operator itself has, `list` on everything, `patch` on whatever carries keys,
     /// `delete` on parents for a tear-down and on what is named.
