@@ -445,12 +445,24 @@ impl Plane {
     ///
     /// [`Error::NoSuchPart`] without [`Controllers::Fast`], [`Error::Kube`] while they are down.
     pub async fn graph_has(&self, uid: &str) -> Result<bool, Error> {
+        Ok(self.ask_collector(&format!("/has?uid={uid}")).await?.trim() == "true")
+    }
+
+    /// Whether the garbage collector knows that the object of UID `dependent` refers to `owner`.
+    ///
+    /// # Errors
+    ///
+    /// As [`graph_has`](Self::graph_has).
+    pub async fn graph_links(&self, dependent: &str, owner: &str) -> Result<bool, Error> {
+        Ok(self.ask_collector(&format!("/graph?uid={dependent}")).await?.contains(owner))
+    }
+
+    async fn ask_collector(&self, path: &str) -> Result<String, Error> {
         if self.running.controllers != Controllers::Fast {
             let message = "only the fast controllers tell".to_owned();
             return Err(Error::NoSuchPart { part: Part::Controllers, message });
         }
-        let client = self.controllers_client()?;
-        Ok(ask(&client, &format!("/has?uid={uid}")).await?.trim() == "true")
+        ask(&self.controllers_client()?, path).await
     }
 
     /// Waits until the garbage collector and the namespace controller have nothing to do: all

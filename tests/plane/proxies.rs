@@ -124,7 +124,13 @@ async fn replaced_under_another_name(options: fn(Build) -> Build) {
         let leaf = live(&scene.admin, &scene.desired[2]).await.unwrap().uid();
         scene.log.clear();
         // Else the cascade may run before the garbage collector has seen the child's new reference.
-        Plane::shared().await.gc_quiet().await.unwrap();
+        let plane = Plane::shared().await;
+        let (owned, owner) = (leaf.clone().unwrap(), lost.uid().unwrap());
+        fixtures::eventually("the garbage collector knows the reference", async || {
+            plane.graph_links(&owned, &owner).await.unwrap().then_some(())
+        })
+        .await;
+        plane.gc_quiet().await.unwrap();
         scene.lose(&lost, &policy).await;
         if policy == PropagationPolicy::Foreground {
             let leaf = scene.desired[2].clone();
