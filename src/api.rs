@@ -1,13 +1,20 @@
 //! Requests about objects of any kind, one function each. Thin: what to send and what an answer means is decided
 //! elsewhere.
 
+use std::fmt::Debug;
+
+use futures::{
+    StreamExt, TryStreamExt,
+    stream::{self, BoxStream},
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube_client::{
     Api, Client,
     api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions},
-    core::PartialObjectMeta,
+    core::{ObjectList, PartialObjectMeta},
 };
 use kube_core::{ApiResource, DynamicResourceScope, Resource};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::{
@@ -16,7 +23,7 @@ use crate::{
 };
 
 /// Objects on one page of a list.
-const PAGE: u32 = 500;
+pub(crate) const PAGE: u32 = 500;
 
 /// The API of one kind in a namespace, or in cluster scope and everywhere.
 pub(crate) fn api<K>(client: &Client, kind: &ResourceKind, namespace: Option<&str>) -> Api<K>
@@ -57,6 +64,26 @@ pub(crate) async fn find_metadata(
     }
 }
 
+/// The pages of a list, one after the other, up to its end or the first that is refused.
+pub(crate) fn pages<K>(api: Api<K>, first: ListParams) -> BoxStream<'static, kube_client::Result<ObjectList<K>>>
+where
+    K: Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let pages = stream::try_unfold(Some((api, first)), |next| async move {
+        let Some((api, params)) = next else { return Ok(None) };
+        let page = api.list(&params).await?;
+        let token = page.metadata.continue_.as_deref().filter(|token| !token.is_empty());
+        let next = token.map(|token| (api, params.continue_token(token)));
+        Ok(Some((page, next)))
+    });
+    pages.boxed()
+}
+
+/// A list that a label selector, if given, narrows, in pages of moderate size.
+pub(crate) fn first_page(selector: Option<&str>) -> ListParams {
+    ListParams { label_selector: selector.map(ToOwned::to_owned), ..ListParams::default().limit(PAGE) }
+}
+
 /// Metadata of all objects of a kind that a label selector, if given, picks, in a namespace or everywhere.
 pub(crate) async fn list_metadata(
     client: &Client,
@@ -64,14 +91,8 @@ pub(crate) async fn list_metadata(
     namespace: Option<&str>,
     selector: Option<&str>,
 ) -> Result<Vec<ObjectMeta>, Refusal> {
-    let api = metadata_api(client, kind, namespace);
-    let (mut found, mut next) = (Vec::new(), Some(first_page(selector)));
-    while let Some(params) = next {
-        let page = api.list_metadata(&params).await.map_err(|e| Refusal::of(&e))?;
-        found.extend(page.items.into_iter().map(|object| object.metadata));
-        next = page_after(params, page.metadata.continue_);
-    }
-    Ok(found)
+    let objects = list(metadata_api(client, kind, namespace), selector).await?;
+    Ok(objects.into_iter().map(|object| object.metadata).collect())
 }
 
 /// As [`list_metadata`], with their content.
@@ -81,22 +102,18 @@ pub(crate) async fn list_objects(
     namespace: Option<&str>,
     selector: Option<&str>,
 ) -> Result<Vec<DynamicObject>, Refusal> {
-    let api = api::<DynamicObject>(client, kind, namespace);
-    let (mut found, mut next) = (Vec::new(), Some(first_page(selector)));
-    while let Some(params) = next {
-        let page = api.list(&params).await.map_err(|e| Refusal::of(&e))?;
+    list(api(client, kind, namespace), selector).await
+}
+
+async fn list<K>(api: Api<K>, selector: Option<&str>) -> Result<Vec<K>, Refusal>
+where
+    K: Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let (mut pages, mut found) = (pages(api, first_page(selector)), Vec::new());
+    while let Some(page) = pages.try_next().await.map_err(|e| Refusal::of(&e))? {
         found.extend(page.items);
-        next = page_after(params, page.metadata.continue_);
     }
     Ok(found)
-}
-
-fn first_page(selector: Option<&str>) -> ListParams {
-    ListParams { label_selector: selector.map(ToOwned::to_owned), ..ListParams::default().limit(PAGE) }
-}
-
-fn page_after(params: ListParams, token: Option<String>) -> Option<ListParams> {
-    token.filter(|token| !token.is_empty()).map(|token| params.continue_token(&token))
 }
 
 /// Hands the metadata of all objects of a kind, everywhere, to `take`, page by page; some of them twice, if a list outlives
@@ -108,21 +125,19 @@ pub(crate) async fn each_metadata(
     mut take: impl FnMut(ObjectMeta),
 ) -> Result<(), Refusal> {
     let api = metadata_api(client, kind, None);
-    let first = ListParams { label_selector: selector.map(ToOwned::to_owned), ..ListParams::default().limit(PAGE) };
-    let mut params = first.clone();
+    let (mut list, mut begun) = (pages(api.clone(), first_page(selector)), false);
     loop {
-        let page = match api.list_metadata(&params).await.map_err(|e| Refusal::of(&e)) {
-            // In one piece then: the API server answers that from its cache.
-            Err(refusal) if *refusal.answer() == Answer::Expired && params.continue_token.is_some() => {
-                params = ListParams { limit: None, ..first.clone() };
-                continue;
+        match list.try_next().await.map_err(|e| Refusal::of(&e)) {
+            Ok(Some(page)) => {
+                begun = true;
+                page.items.into_iter().for_each(|object| take(object.metadata));
             }
-            page => page?,
-        };
-        page.items.into_iter().for_each(|object| take(object.metadata));
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(()),
+            Ok(None) => return Ok(()),
+            // In one piece then: the API server answers that from its cache.
+            Err(refusal) if begun && *refusal.answer() == Answer::Expired => {
+                (list, begun) = (pages(api.clone(), ListParams { limit: None, ..first_page(selector) }), false);
+            }
+            Err(refusal) => return Err(refusal),
         }
     }
 }

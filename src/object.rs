@@ -245,6 +245,16 @@ impl ResourceKind {
         }
     }
 
+    /// The resource name as RBAC rules and the names of CustomResourceDefinitions spell it: `plural.group`, or `plural` alone
+    /// in the core group.
+    #[must_use]
+    pub fn group_resource(&self) -> String {
+        match self.group.as_str() {
+            "" => self.plural.clone(),
+            group => format!("{}.{group}", self.plural),
+        }
+    }
+
     /// kube's form, for `Api::all_with` and `Api::namespaced_with`.
     #[must_use]
     pub fn api_resource(&self) -> ApiResource {
@@ -607,6 +617,12 @@ impl ParentRef {
         let uid = Uid::new(object.meta().uid.as_deref().unwrap_or(""))?;
         let id = ObjectId::of_resource(object)?;
         Ok(Self { id, uid, version: K::version(&()).into_owned(), plural: K::plural(&()).into_owned() })
+    }
+
+    /// Which incarnation, without how to reach it.
+    #[must_use]
+    pub fn live(&self) -> LiveRef {
+        LiveRef::new(self.id.clone(), self.uid.clone())
     }
 
     /// How to spell requests for the parent.

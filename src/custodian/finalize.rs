@@ -29,7 +29,7 @@ use crate::{
         Version,
     },
     lock::lock,
-    object::{LiveRef, ObjectId, ParentRef, Uid},
+    object::{ObjectId, ParentRef, Uid},
     ownership::OwnershipPolicy,
     teardown::{
         Agenda, Authority, Block, Case, Course, Executor, Happened, Live, Progress, Reason, Report, Settled, Subject,
@@ -577,7 +577,7 @@ impl Inner {
         version: Option<Version>,
         mut outcome: Outcome,
     ) -> Result<Outcome, super::Error> {
-        let target = LiveRef::new(parent.id.clone(), parent.uid.clone());
+        let target = parent.live();
         let (resource, client) = (parent.resource(), &self.home.client);
         let mut last = None;
         match version {

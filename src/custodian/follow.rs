@@ -6,10 +6,10 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use futures::StreamExt;
+use futures::{StreamExt, TryStreamExt};
 use kube_client::{
     Api,
-    api::{DynamicObject, ListParams, WatchEvent, WatchParams},
+    api::{DynamicObject, WatchEvent, WatchParams},
     core::PartialObjectMeta,
 };
 use tokio::{
@@ -19,13 +19,12 @@ use tokio::{
 
 use crate::{
     answer::{Answer, Refusal},
+    api::{first_page, pages},
     manager::Manager,
     object::{GroupKind, ObjectId},
     teardown::Live,
 };
 
-/// Objects on one page of a list.
-const PAGE: u32 = 500;
 /// Lists under way at once, of all followers of a hub.
 const LISTS: usize = 8;
 /// After how many seconds the API server is asked to end a watch, so that a dead connection does not go unnoticed.
@@ -152,11 +151,15 @@ impl Follower {
     /// Tells what is there. Returns the version that a watch can go on from.
     async fn list(&self, listener: Listener<'_>) -> Result<Result<String, Refusal>, Deaf> {
         let Ok(_turn) = self.turns.lists.acquire().await else { return Err(Deaf) };
-        let mut params = ListParams::default().labels(&self.manager.parent_label()).limit(PAGE);
-        let mut listed = BTreeSet::new();
+        let mut pages = pages(self.api.clone(), first_page(Some(&self.manager.parent_label())));
+        let (mut listed, mut version) = (BTreeSet::new(), String::new());
         loop {
-            let page = match timeout(PATIENCE, self.api.list(&params)).await {
-                Ok(Ok(page)) => page,
+            let page = match timeout(PATIENCE, pages.try_next()).await {
+                Ok(Ok(Some(page))) => page,
+                Ok(Ok(None)) => {
+                    tell(listener, Told::Listed(listed))?;
+                    return Ok(Ok(version));
+                }
                 Ok(Err(error)) => return Ok(Err(Refusal::about_kind(&self.kind, &error))),
                 Err(_) => return Ok(Err(Refusal::silence())),
             };
@@ -164,13 +167,7 @@ impl Follower {
                 listed.insert(id.clone());
                 tell(listener, Told::Here(id, live))?;
             }
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params = params.continue_token(&token),
-                None => {
-                    tell(listener, Told::Listed(listed))?;
-                    return Ok(Ok(page.metadata.resource_version.unwrap_or_default()));
-                }
-            }
+            version = page.metadata.resource_version.unwrap_or_default();
         }
     }
 

@@ -65,7 +65,7 @@ impl Inner {
         // Where children are kept by a decision on record, as in a release, nobody loses what he depends on.
         let deletes = inventory.decision.as_ref().is_none_or(|d| d.children == DeletionPolicy::Delete);
         let Some(gate) = self.gate.as_ref().filter(|_| deletes) else { return Ok(None) };
-        let this = LiveRef::new(parent.id.clone(), parent.uid.clone());
+        let this = parent.live();
         let mut passed = own(inventory);
         passed.extend(inventory.decision.iter().flat_map(|decision| gate.admitted(&decision.without)).cloned());
         let mut answer = gate.releases(&this, meta, passed.clone()).await;

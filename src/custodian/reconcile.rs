@@ -32,7 +32,7 @@ use crate::{
     force::Allowed,
     inventory::{self, DeletionPolicy, Entry, EntryState, Inventory, Loaded, Origin, Role, SaveOptions, Snapshot},
     lock::lock,
-    object::{GroupKind, LiveRef, ObjectId, ParentRef, Uid},
+    object::{GroupKind, ObjectId, ParentRef, Uid},
     teardown::Live,
 };
 
@@ -280,7 +280,7 @@ impl Inner {
 
     /// The first finalizer, and a live look at the parent.
     async fn take_custody(&self, parent: &ParentRef) -> Result<ObjectMeta, Stop> {
-        let target = LiveRef::new(parent.id.clone(), parent.uid.clone());
+        let target = parent.live();
         held(parent, self.custody.ensure(&self.home.client, &parent.resource(), &target, &[]).await)
     }
 
@@ -370,7 +370,7 @@ impl Inner {
         if complete && placed && carries(meta, &self.manager.applied_finalizer()) {
             return Ok(());
         }
-        let target = LiveRef::new(parent.id.clone(), parent.uid.clone());
+        let target = parent.live();
         let update = AnnotationUpdate::new(key, move |present| {
             let mut all = present.map(read_kinds).unwrap_or_default();
             all.extend(kinds.iter().map(ToString::to_string));

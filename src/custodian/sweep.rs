@@ -83,7 +83,7 @@ where
             }
         }
         let left = records.iter().filter(|p| !sweep.finished.contains(p));
-        let left = left.map(|p| LiveRef::new(p.id.clone(), p.uid.clone())).collect();
+        let left = left.map(ParentRef::live).collect();
         self.sweep_holds(namespace, held.into_iter().collect(), left, &mut sweep).await?;
         Ok(sweep)
     }

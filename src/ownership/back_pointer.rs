@@ -57,7 +57,7 @@ impl BackPointer {
     /// The back-pointer of `object` to `parent`.
     #[must_use]
     pub fn new(parent: &ParentRef, object: &ObjectId) -> Self {
-        Self { parent: LiveRef::new(parent.id.clone(), parent.uid.clone()), object: object.clone() }
+        Self { parent: parent.live(), object: object.clone() }
     }
 
     /// The parent it names.

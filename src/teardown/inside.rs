@@ -3,12 +3,12 @@
 
 use std::{collections::BTreeMap, collections::BTreeSet};
 
-use futures::{FutureExt, StreamExt, stream};
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
-use kube_client::{Api, Client, api::ListParams};
+use kube_client::{Api, Client};
 
 use super::{
     in_use::{Container, Inside},
@@ -16,15 +16,13 @@ use super::{
 };
 use crate::{
     answer::{Answer, Refusal},
-    api::{find_metadata, metadata_api},
+    api::{PAGE, find_metadata, first_page, metadata_api, pages},
     discovery::{Crd, Resolution, Resolver},
     manager::Manager,
     object::{GroupKind, ObjectId, ResourceKind, Scope, Uid},
     ownership::BackPointer,
 };
 
-/// Objects on one page.
-const PAGE: u32 = 500;
 /// Most pages of one list: more content than this is not judged object by object.
 const PAGES: usize = 40;
 /// Lists made at once for one container.
@@ -171,7 +169,7 @@ impl Reader<'_> {
             Err(refusal) => refusal,
         };
         let gk = kind.group_kind();
-        let name = if kind.group.is_empty() { kind.plural.clone() } else { format!("{}.{}", kind.plural, kind.group) };
+        let name = kind.group_resource();
         match refusal.answer() {
             Answer::NoRoute => match self.resolver.refresh(&gk).await {
                 Resolution::Served(other) if other.version != kind.version => {
@@ -198,12 +196,9 @@ impl Reader<'_> {
         selector: Option<&str>,
         counts: Counts,
     ) -> Result<Inside, Refusal> {
-        let api = metadata_api(self.client, kind, namespace);
-        let mut params = ListParams::default().limit(PAGE);
-        params.label_selector = selector.map(ToOwned::to_owned);
+        let mut pages = pages(metadata_api(self.client, kind, namespace), first_page(selector)).take(PAGES);
         let (gk, mut inside, mut owners) = (kind.group_kind(), Inside::default(), BTreeMap::new());
-        for _ in 0..PAGES {
-            let page = api.list(&params).await.map_err(|e| Refusal::of(&e))?;
+        while let Some(page) = pages.try_next().await.map_err(|e| Refusal::of(&e))? {
             let mut foreign = false;
             for item in &page.items {
                 let meta = &item.metadata;
@@ -217,8 +212,8 @@ impl Reader<'_> {
                 }
                 inside.found.push((id, live));
             }
-            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
-            if foreign || params.continue_token.is_none() {
+            let more = page.metadata.continue_.is_some_and(|token| !token.is_empty());
+            if foreign || !more {
                 return Ok(inside);
             }
         }
@@ -294,7 +289,7 @@ impl Reader<'_> {
         match find_metadata(self.client, &resource, &id).await {
             Ok(meta) => Ok(meta.filter(|meta| Uid::of(meta).as_ref() == Some(uid))),
             Err(refusal) if matches!(refusal.answer(), Answer::Forbidden) => {
-                let name = if group.is_empty() { resource.plural } else { format!("{}.{group}", resource.plural) };
+                let name = resource.group_resource();
                 Err(format!("the rule `get {name}` is missing ({})", refusal.words_for(&id)))
             }
             Err(refusal) => Err(format!("{id}: {}", refusal.words_for(&id))),

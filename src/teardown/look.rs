@@ -4,13 +4,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use futures::{FutureExt, StreamExt, stream};
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use kube_client::{Client, api::ListParams};
 
 use super::{executor::DEFAULT_CONCURRENCY, live::Live, wakes::identify, watching::Extent};
 use crate::{
     answer::{self, Answer},
-    api::metadata_api,
+    api::{first_page, metadata_api, pages},
     discovery::{Crd, Resolution, Resolver},
     object::{GroupKind, ObjectId, ResourceKind, Scope},
 };
@@ -156,11 +156,12 @@ impl Look<'_> {
         let left = wanted.iter().filter(|id| list.extent.covers(id)).count();
         let api = metadata_api(self.client, resource, namespace);
         let (kind, mut version, mut live) = (resource.group_kind(), String::new(), BTreeMap::new());
-        let mut params = ListParams::default().limit(list.limit);
-        params.label_selector = self.selector.map(ToOwned::to_owned);
-        for _ in 0..list.pages {
-            let page = match api.list(&params).await {
-                Ok(page) => page,
+        let first = ListParams { limit: Some(list.limit), ..first_page(self.selector) };
+        let mut pages = pages(api, first).take(list.pages);
+        loop {
+            let page = match pages.try_next().await {
+                Ok(Some(page)) => page,
+                Ok(None) => break,
                 Err(error) if matches!(answer::classify(&error), Answer::Forbidden) => return None,
                 // What was not seen is asked for.
                 Err(_) => break,
@@ -170,8 +171,7 @@ impl Look<'_> {
             }
             let ours = page.items.iter().filter_map(|item| identify(&kind, &item.metadata));
             live.extend(ours.filter(|(id, _)| wanted.contains(id)));
-            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
-            if params.continue_token.is_none() || live.len() == left {
+            if live.len() == left {
                 break;
             }
         }

@@ -3,16 +3,19 @@
 use std::fmt;
 
 use async_trait::async_trait;
+use futures::TryStreamExt;
 use k8s_openapi::{api::core::v1::ConfigMap, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube_client::{
     Api, Client,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+    core::PartialObjectMeta,
 };
 use serde_json::Value;
 
 use super::piece::Seen;
 use crate::{
     answer::{Answer, classify},
+    api::{first_page, pages},
     manager::Manager,
     object::{ResourceKind, Scope},
 };
@@ -114,19 +117,15 @@ impl Objects for KubeObjects {
     }
 
     async fn list(&self, namespace: Option<&str>, selector: &str) -> Result<Vec<ObjectMeta>, Fault> {
-        let api: Api<ConfigMap> = match namespace {
-            Some(namespace) => self.api(namespace),
+        let api: Api<PartialObjectMeta<ConfigMap>> = match namespace {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
             None => Api::all(self.client.clone()),
         };
-        let mut params = ListParams::default().labels(selector).limit(500);
+        let mut pages = pages(api, first_page(Some(selector)));
         let mut found = Vec::new();
-        loop {
-            let page = api.list_metadata(&params).await.map_err(|e| fault("", e))?;
+        while let Some(page) = pages.try_next().await.map_err(|e| fault("", e))? {
             found.extend(page.items.into_iter().map(|item| item.metadata));
-            match page.metadata.continue_ {
-                Some(token) if !token.is_empty() => params = params.continue_token(&token),
-                _ => return Ok(found),
-            }
         }
+        Ok(found)
     }
 }
