@@ -48,6 +48,7 @@ mod reconcile;
 mod rediscover;
 mod registry;
 mod relink;
+mod removal;
 mod site;
 mod sweep;
 mod target;

@@ -16,12 +16,12 @@ use super::{
     Custodian, Desired, Error, Inner, LOOK_AGAIN, WAIT,
     apply::{Applied, Pass},
     desired::Checked,
-    finalize::Removal,
     forcing::Forcing,
     gating::Needs,
     intent::{Intent, Known},
     outcome::{Hold, Outcome, Phase, Problem},
     proxies::Survey,
+    removal::Removal,
     site::{Destination, Nowhere, Site},
     target::{Reach, Target, Unavailable},
 };

@@ -14,9 +14,10 @@ use crate::{
     api::{api, find_metadata, patch_metadata, patched_by},
     custodian::{
         Custodian, Error, Inner,
-        finalize::{Removal, Restored},
+        finalize::Restored,
         outcome::{Outcome, Phase},
         reconcile::{carries, of_another_cluster},
+        removal::Removal,
         site::{Destination, Nowhere, Site},
         target::Target,
     },
