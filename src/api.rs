@@ -64,8 +64,11 @@ pub(crate) async fn find_metadata(
     }
 }
 
+/// Pages of a list.
+pub(crate) type Pages<K> = BoxStream<'static, kube_client::Result<ObjectList<K>>>;
+
 /// The pages of a list, one after the other, up to its end or the first that is refused.
-pub(crate) fn pages<K>(api: Api<K>, first: ListParams) -> BoxStream<'static, kube_client::Result<ObjectList<K>>>
+pub(crate) fn pages<K>(api: Api<K>, first: ListParams) -> Pages<K>
 where
     K: Clone + DeserializeOwned + Debug + Send + 'static,
 {

@@ -2,12 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use futures::{StreamExt, stream};
-use k8s_openapi::{
-    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
-    apimachinery::pkg::apis::meta::v1::APIGroupList,
-};
-use kube_client::{Api, api::ListParams};
+use futures::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIGroupList;
 
 use super::{Freshness, Lookup, Resolver, is_built_in};
 use crate::object::ResourceKind;
@@ -75,21 +71,16 @@ impl Resolver {
 
     /// Plural and group of every custom resource, and what hides others.
     async fn defined(&self) -> (Vec<(String, String)>, Option<String>) {
-        let api = Api::<CustomResourceDefinition>::all(self.client.clone());
-        let mut params = ListParams::default().limit(500);
-        let mut found = Vec::new();
+        let (mut pages, mut found) = (self.definitions(), Vec::new());
         loop {
-            let page = match self.within(api.list_metadata(&params)).await {
-                Ok(page) => page,
+            let page = match self.within(pages.try_next()).await {
+                Ok(Some(page)) => page,
+                Ok(None) => return (found, None),
                 Err(trouble) => return (found, Some(format!("CustomResourceDefinitions cannot be listed: {trouble}"))),
             };
             let names = page.items.into_iter().filter_map(|item| item.metadata.name);
             let parts = names.filter_map(|name| name.split_once('.').map(|(p, g)| (p.to_owned(), g.to_owned())));
             found.extend(parts.filter(|(_, group)| !is_built_in(group)));
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params = params.continue_token(&token),
-                None => return (found, None),
-            }
         }
     }
 }

@@ -18,19 +18,20 @@ use std::{
     time::Duration,
 };
 
-use futures::future::join_all;
+use futures::{TryStreamExt, future::join_all};
 use k8s_openapi::{
     api::core::v1::Namespace,
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
     apimachinery::pkg::apis::meta::v1::{APIGroup, APIResourceList, APIVersions, ObjectMeta},
 };
-use kube_client::{Api, Client, api::ListParams};
+use kube_client::{Api, Client, core::PartialObjectMeta};
 use serde::de::DeserializeOwned;
 
 pub use self::everything::Everything;
 use self::group::{Group, Listing, Lookup};
 use crate::{
     answer::{Answer, Refusal},
+    api::{Pages, first_page, pages},
     inventory::ClusterId,
     lock::lock,
     object::{self, GroupKind, ObjectId, ResourceKind, Scope, Uid, is_dns_subdomain},
@@ -249,7 +250,7 @@ impl Resolver {
                 kind.group_kind()
             ));
         }
-        let name = format!("{}.{}", kind.plural, kind.group);
+        let name = kind.group_resource();
         if let Err(error) = ObjectId::new(CRD_GROUP, "CustomResourceDefinition", None, &name) {
             return unknown(error.to_string());
         }
@@ -295,10 +296,11 @@ impl Resolver {
         }
         let api = Api::<CustomResourceDefinition>::all(self.client.clone());
         let suffix = format!(".{}", kind.group);
-        let mut params = ListParams::default().limit(500);
+        let mut pages = self.definitions();
         loop {
-            let page = match self.within(api.list_metadata(&params)).await {
-                Ok(page) => page,
+            let page = match self.within(pages.try_next()).await {
+                Ok(Some(page)) => page,
+                Ok(None) => break,
                 Err(trouble) => return unknown(format!("CustomResourceDefinitions cannot be listed: {trouble}")),
             };
             let names = page.items.into_iter().filter_map(|found| found.metadata.name);
@@ -312,10 +314,6 @@ impl Resolver {
                         return unknown(format!("CustomResourceDefinition {name:?} cannot be read: {trouble}"));
                     }
                 }
-            }
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params = params.continue_token(&token),
-                None => break,
             }
         }
         match self.refresh(kind).await {
@@ -409,6 +407,11 @@ impl Resolver {
                 _ => Err(format!("{path}: {refusal}")),
             },
         }
+    }
+
+    /// Metadata of all CustomResourceDefinitions, page by page.
+    fn definitions(&self) -> Pages<PartialObjectMeta<CustomResourceDefinition>> {
+        pages(Api::all(self.client.clone()), first_page(None))
     }
 
     async fn within<T>(&self, request: impl Future<Output = kube_client::Result<T>>) -> Result<T, Trouble> {

@@ -1,10 +1,8 @@
 //! Reading parents from the API server. Every read is answered from the latest state: none names a resource version.
 
 use async_trait::async_trait;
-use kube_client::{
-    Client,
-    api::{DynamicObject, ListParams},
-};
+use futures::TryStreamExt;
+use kube_client::{Client, api::DynamicObject};
 
 use super::{
     dependency::Reader,
@@ -12,13 +10,10 @@ use super::{
 };
 use crate::{
     answer::{Answer, Refusal},
-    api::api,
+    api::{api, first_page, pages},
     discovery::{Crd, Resolver},
     object::{ObjectId, Scope},
 };
-
-/// Objects on one page. The pages of one list show one state.
-const PAGE: u32 = 500;
 
 /// Why something could not be read, in words for a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,18 +65,15 @@ impl Cluster for Server {
 
 impl Server {
     async fn list_kind(&self, reader: &Reader, namespace: Option<&str>, all: &mut Parents) -> Result<(), Unread> {
-        let api = api::<DynamicObject>(&self.client, &reader.resource, namespace);
-        let mut params = ListParams::default().limit(PAGE);
+        // The pages of one list show one state.
+        let mut pages = pages(api::<DynamicObject>(&self.client, &reader.resource, namespace), first_page(None));
         loop {
-            let page = match api.list(&params).await {
-                Ok(page) => page,
+            let page = match pages.try_next().await {
+                Ok(Some(page)) => page,
+                Ok(None) => return Ok(()),
                 Err(error) => return self.unlisted(reader, namespace, &error).await,
             };
             page.items.into_iter().filter_map(|object| reader.parent(object)).for_each(|parent| drop(all.put(parent)));
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params = params.continue_token(&token),
-                None => return Ok(()),
-            }
         }
     }
 

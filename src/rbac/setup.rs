@@ -273,7 +273,7 @@ impl Setup {
         let pair = self.proxies.iter().flat_map(|pair| [pair.namespaced(), pair.cluster()]);
         let kinds = self.children.iter().chain(pair.filter(|kind| self.may_have(kind)));
         let names: BTreeSet<_> =
-            kinds.filter(|k| !discovery::is_built_in(&k.group)).map(|k| format!("{}.{}", k.plural, k.group)).collect();
+            kinds.filter(|k| !discovery::is_built_in(&k.group)).map(ResourceKind::group_resource).collect();
         let definitions = Resource::new("apiextensions.k8s.io", "customresourcedefinitions").named(names);
         let reason = "proof that a kind is gone with all its objects";
         (!definitions.names.is_empty())

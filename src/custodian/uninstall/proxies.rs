@@ -2,14 +2,15 @@
 
 use std::{collections::BTreeSet, fmt};
 
-use kube_client::api::{DynamicObject, ListParams, Patch};
+use futures::TryStreamExt;
+use kube_client::api::{DynamicObject, Patch};
 use kube_core::Resource;
 use serde::de::DeserializeOwned;
 
 use super::{Behind, Finding, Left, Part, Run, Scan, Stage, Uninstalled, scan::Existence, traces::Parents};
 use crate::{
     answer::{Answer, Refusal},
-    api::{api, delete, finalizer_off, patch_metadata, patched_by},
+    api::{api, delete, finalizer_off, first_page, pages, patch_metadata, patched_by},
     custodian::{Custodian, Error, Inner, site::Site},
     inventory::Loaded,
     object::{LiveRef, ObjectId, ParentRef, ResourceKind, Uid},
@@ -60,10 +61,9 @@ where
         let Some(kinds) = &inner.rulebook.proxies else { return Ok(left) };
         for kind in [kinds.namespaced(), kinds.cluster()] {
             let site = &inner.home;
-            let mut params = ListParams::default().limit(500);
-            loop {
-                let page = api::<DynamicObject>(&site.client, kind, None).list(&params).await;
-                let page = page.map_err(|e| Error::ParentUnreadable { words: Refusal::of(&e).to_string() })?;
+            let unreadable = |e| Error::ParentUnreadable { words: Refusal::of(&e).to_string() };
+            let mut pages = pages(api::<DynamicObject>(&site.client, kind, None), first_page(None));
+            while let Some(page) = pages.try_next().await.map_err(unreadable)? {
                 for object in page.items {
                     let Ok(id) = ObjectId::from_meta(&kind.group_kind(), &object.metadata) else { continue };
                     let Some(uid) = Uid::of(&object.metadata) else { continue };
@@ -72,10 +72,6 @@ where
                     if !matches!(behind, Behind::Lives(_)) {
                         left.push(LeftProxy { proxy: LiveRef::new(id, uid), parent: read.parent, behind });
                     }
-                }
-                match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                    Some(token) => params = params.continue_token(&token),
-                    None => break,
                 }
             }
         }

@@ -201,7 +201,7 @@ where
     async fn remove_definitions(&self, done: &mut Uninstalled) {
         let proxies = self.inner.rulebook.proxies.iter().flat_map(|p| [p.cluster(), p.namespaced()]);
         for kind in [&self.kind].into_iter().chain(proxies) {
-            let name = format!("{}.{}", kind.plural, kind.group);
+            let name = kind.group_resource();
             let Ok(id) = ObjectId::new("apiextensions.k8s.io", "CustomResourceDefinition", None, &name) else {
                 continue;
             };

@@ -16,7 +16,7 @@ use crate::object::{ResourceKind, Scope};
 pub fn definition(resource: &ResourceKind) -> CustomResourceDefinition {
     let singular = resource.kind.to_ascii_lowercase();
     CustomResourceDefinition {
-        metadata: ObjectMeta { name: Some(format!("{}.{}", resource.plural, resource.group)), ..ObjectMeta::default() },
+        metadata: ObjectMeta { name: Some(resource.group_resource()), ..ObjectMeta::default() },
         spec: CustomResourceDefinitionSpec {
             group: resource.group.clone(),
             names: CustomResourceDefinitionNames {
