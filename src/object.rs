@@ -263,6 +263,11 @@ impl ResourceKind {
     }
 }
 
+/// The API group that an `apiVersion` names: what comes before the slash, nothing for the core group.
+pub(crate) fn group_of(api_version: &str) -> &str {
+    api_version.split_once('/').map_or("", |(group, _)| group)
+}
+
 /// Which object: group, kind, namespace and name.
 ///
 /// Totally ordered by group, kind, namespace (cluster scope first) and name. One shared allocation, so that
@@ -297,10 +302,8 @@ impl ObjectId {
     /// [`Error::Invalid`] if type, kind or name is missing or breaks the rules.
     pub fn of(object: &DynamicObject) -> Result<Self, Error> {
         let types = object.types.as_ref();
-        let (group, kind) = types.map_or((Cow::Borrowed(""), ""), |t| {
-            (t.api_version.split_once('/').map_or(Cow::Borrowed(""), |(g, _)| Cow::Borrowed(g)), t.kind.as_str())
-        });
-        Self::from_meta(&GroupKind { group: group.into_owned(), kind: kind.to_owned() }, &object.metadata)
+        let (group, kind) = types.map_or(("", ""), |t| (group_of(&t.api_version), t.kind.as_str()));
+        Self::from_meta(&GroupKind { group: group.to_owned(), kind: kind.to_owned() }, &object.metadata)
     }
 
     /// The identity of a typed object.

@@ -22,7 +22,7 @@ use crate::{
     discovery::Crd,
     inventory::{Entry, Inventory, Role},
     lock::lock,
-    object::{GroupKind, ObjectId, ParentRef, ResourceKind, Scope, Uid},
+    object::{GroupKind, ObjectId, ParentRef, ResourceKind, Scope, Uid, group_of},
     ownership::{
         self,
         proxy::{Place, proxy_generation},
@@ -93,7 +93,7 @@ enum Tie {
 /// ours there is seen gone.
 fn tie(entry: &Entry, ours: bool, meta: &ObjectMeta, retired: &BTreeSet<&ObjectId>, closing: bool) -> Tie {
     let names = |reference: &&OwnerReference| {
-        let group = reference.api_version.split_once('/').map_or("", |(group, _)| group);
+        let group = group_of(&reference.api_version);
         retired.iter().any(|id| id.is(group, &reference.kind) && id.name() == reference.name)
     };
     let references: BTreeSet<_> =

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
-use crate::object::{self, GroupKind, ObjectId, Scope};
+use crate::object::{self, GroupKind, ObjectId, Scope, group_of};
 
 /// Comma-separated list of objects to be applied before and deleted after the annotated one.
 pub const DEPENDS_ON: &str = "config.kubernetes.io/depends-on";
@@ -237,11 +237,7 @@ impl SourceRef {
             reference: reference(),
             source: Box::new(source),
         };
-        let of_version = self
-            .api_version
-            .as_deref()
-            .filter(|v| !v.is_empty())
-            .map(|v| v.split_once('/').map_or("", |(group, _)| group));
+        let of_version = self.api_version.as_deref().filter(|v| !v.is_empty()).map(group_of);
         let named = self.group.as_deref().filter(|g| !g.is_empty());
         let group = match (of_version, named) {
             (Some(of_version), Some(named)) if of_version != named => {

@@ -1,7 +1,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use super::{Error, check_reference};
-use crate::object::{LiveRef, ObjectId, ResourceKind, Scope, Uid};
+use crate::object::{LiveRef, ObjectId, ResourceKind, Scope, Uid, group_of};
 
 /// An owner as it was read live: the only thing a reference can be made from.
 ///
@@ -126,12 +126,8 @@ pub enum ReferenceChange {
     Replaced,
 }
 
-pub(super) fn group_of(reference: &OwnerReference) -> &str {
-    reference.api_version.split_once('/').map_or("", |(group, _)| group)
-}
-
 fn same_group_kind(reference: &OwnerReference, id: &ObjectId) -> bool {
-    id.is(group_of(reference), &reference.kind)
+    id.is(group_of(&reference.api_version), &reference.kind)
 }
 
 /// Whether `reference` names `owner`: by group, kind and UID, in whatever version.

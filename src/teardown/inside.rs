@@ -19,7 +19,7 @@ use crate::{
     api::{PAGE, find_metadata, first_page, metadata_api, pages},
     discovery::{Crd, Resolution, Resolver},
     manager::Manager,
-    object::{GroupKind, ObjectId, ResourceKind, Scope, Uid},
+    object::{GroupKind, ObjectId, ResourceKind, Scope, Uid, group_of},
     ownership::BackPointer,
 };
 
@@ -278,7 +278,7 @@ impl Reader<'_> {
         uid: &Uid,
         namespace: Option<&str>,
     ) -> Result<Option<ObjectMeta>, String> {
-        let group = reference.api_version.rsplit_once('/').map_or("", |(group, _)| group);
+        let group = group_of(&reference.api_version);
         let Ok(gk) = GroupKind::new(group, &reference.kind) else { return Ok(None) };
         let Resolution::Served(resource) = self.resolver.resolve(&gk).await else {
             // Whoever controls it cannot be looked at; it is nobody's of the set as far as can be seen.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::parents::Subject;
 use crate::{
-    answer::{Answer, Refusal},
+    answer::{Answer, Refusal, with_causes},
     api::{api, find_metadata, patch_metadata, patched_by},
     custodian::{
         Custodian, Error, Inner,
@@ -56,13 +56,7 @@ pub(super) struct Stuck(pub(super) String);
 
 impl From<Error> for Stuck {
     fn from(error: Error) -> Self {
-        let mut words = error.to_string();
-        let mut source = std::error::Error::source(&error);
-        while let Some(cause) = source {
-            words = format!("{words}: {cause}");
-            source = cause.source();
-        }
-        Self(words)
+        Self(with_causes(&error))
     }
 }
 

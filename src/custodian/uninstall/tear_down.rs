@@ -21,7 +21,7 @@ use crate::{
     discovery::{Crd, Resolution},
     graph::Rules,
     object::{LiveRef, ObjectId, ParentRef, ResourceKind, Scope, Uid},
-    teardown::{self, Teardown},
+    teardown::{self, Teardown, policy},
 };
 
 /// How soon the parents are looked at again at the latest.
@@ -201,10 +201,7 @@ where
     async fn remove_definitions(&self, done: &mut Uninstalled) {
         let proxies = self.inner.rulebook.proxies.iter().flat_map(|p| [p.cluster(), p.namespaced()]);
         for kind in [&self.kind].into_iter().chain(proxies) {
-            let name = kind.group_resource();
-            let Ok(id) = ObjectId::new("apiextensions.k8s.io", "CustomResourceDefinition", None, &name) else {
-                continue;
-            };
+            let Some(id) = policy::definition_of(&kind.plural, &kind.group) else { continue };
             match self.remove_definition(kind, &id).await {
                 Ok(true) => done.deleted.push(id),
                 Ok(false) => {}

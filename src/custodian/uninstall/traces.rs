@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::{
     manager::Manager,
-    object::{GroupKind, LiveRef, ObjectId, ResourceKind, Uid},
+    object::{GroupKind, LiveRef, ObjectId, ResourceKind, Uid, group_of},
     ownership::{
         BackPointer,
         proxy::{ProxyKinds, proxy_generation},
@@ -176,8 +176,7 @@ impl Sighting {
             proxies.is_some_and(|p| [p.namespaced(), p.cluster()].iter().any(|k| k.group_kind() == r.kind))
         };
         let references = meta.owner_references.iter().flatten().filter_map(|r| {
-            let group = r.api_version.split_once('/').map_or("", |(group, _)| group);
-            let kind = GroupKind::new(group, r.kind.as_str()).ok()?;
+            let kind = GroupKind::new(group_of(&r.api_version), r.kind.as_str()).ok()?;
             Some(Reference { kind, name: r.name.clone(), uid: Uid::new(&r.uid).ok()? })
         });
         let references: Vec<_> = references.filter(of_proxies).collect();

@@ -4,6 +4,7 @@ use super::{
     Edges, ManifestSet, Rule,
     set::{list, text},
 };
+use crate::object::group_of;
 
 /// A PersistentVolumeClaim depends on its StorageClass and on the PersistentVolume that it names; a PersistentVolume on its
 /// StorageClass.
@@ -58,7 +59,7 @@ impl Rule for Scales {
         for scaler in set.of_kind("autoscaling", "HorizontalPodAutoscaler") {
             let at = |field: &str| scaler.text(&format!("/spec/scaleTargetRef/{field}"));
             let (Some(kind), Some(name)) = (at("kind"), at("name")) else { continue };
-            let group = at("apiVersion").and_then(|version| version.split_once('/')).map_or("", |(group, _)| group);
+            let group = at("apiVersion").map_or("", group_of);
             if let Some(target) = set.named(group, kind, scaler.id.namespace(), name) {
                 edges.prefer(scaler.id, target.id, "spec.scaleTargetRef names it");
             }

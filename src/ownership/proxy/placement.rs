@@ -9,11 +9,8 @@ use super::{ProxyKinds, proxy_generation, proxy_name};
 use crate::{
     inventory::{Edge, Requirement},
     manager::Manager,
-    object::{ObjectId, ParentRef, Scope, Uid},
-    ownership::{
-        Error,
-        reference::{group_of, same_reference},
-    },
+    object::{ObjectId, ParentRef, Scope, Uid, group_of},
+    ownership::{Error, reference::same_reference},
 };
 
 /// Where children live, and with them the proxy that may own them.
@@ -258,7 +255,7 @@ impl Placer {
         let known = || [&self.parent.uid].into_iter().chain(proxies.values()).any(|uid| uid.as_str() == reference.uid);
         let is_proxy = || {
             let kinds = [self.kinds.namespaced(), self.kinds.cluster()];
-            kinds.iter().any(|kind| group_of(reference) == kind.group && reference.kind == kind.kind)
+            kinds.iter().any(|kind| group_of(&reference.api_version) == kind.group && reference.kind == kind.kind)
         };
         let named = || proxy_generation(&self.manager, &self.parent.id, &reference.name).is_some();
         known() || (is_proxy() && named())

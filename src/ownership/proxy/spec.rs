@@ -83,8 +83,12 @@ impl ProxyParent {
     /// # Errors
     /// [`object::Error`] if a part is not legal: then somebody else wrote it.
     pub fn id(&self) -> Result<ObjectId, object::Error> {
-        let group = self.api_version.split_once('/').map_or("", |(group, _)| group);
-        ObjectId::new(group, &self.kind, self.namespace.as_deref().filter(|n| !n.is_empty()), &self.name)
+        ObjectId::new(
+            object::group_of(&self.api_version),
+            &self.kind,
+            self.namespace.as_deref().filter(|n| !n.is_empty()),
+            &self.name,
+        )
     }
 }
 
