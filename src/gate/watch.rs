@@ -116,7 +116,8 @@ impl State {
 }
 
 /// Whom it concerns that `id`, which was `before`, is now what `parents` says: those being deleted that are free now, as
-/// far as this shows, and those living that wait for it.
+/// far as this shows, or that have to say something else of it because its own deletion began, and those living that
+/// wait for it.
 pub(super) fn whom_to_wake(
     parents: &Parents,
     policy: &BlockPolicy,
@@ -129,11 +130,13 @@ pub(super) fn whom_to_wake(
     if !unchanged(Parent::stands_as) {
         let named: BTreeSet<&ObjectId> = [before, now].into_iter().flatten().flat_map(Parent::named).collect();
         let deleting = |id: &ObjectId| parents.get(id).filter(|p| p.deleting.is_some());
+        // It joins the group it is on a cycle with, or is waited for as one that will go.
+        let began = matches!((before, now), (Some(b), Some(n)) if b.deleting.is_none() && n.deleting.is_some());
         for dependency in named.into_iter().filter_map(deleting) {
             let together = parents.together(&dependency.this, policy);
             for member in together.iter().filter_map(|member| parents.get(member)) {
                 let view = View { parent: &member.this, policy, passed: &BTreeSet::new() };
-                if member.this.id != *id && parents.blockers(&view).is_empty() {
+                if member.this.id != *id && (began || parents.blockers(&view).is_empty()) {
                     wake.insert(member.this.clone());
                 }
             }

@@ -68,8 +68,21 @@ impl State {
         seen.contains(to)
     }
 
+    /// Whether children of `from` were built on `to`, by whatever way.
+    fn rests_on(&self, from: &LiveRef, to: &LiveRef) -> bool {
+        let (mut seen, mut open) = (BTreeSet::new(), vec![from]);
+        while let Some(live) = open.pop() {
+            if seen.insert(live) {
+                let row = self.rows.get(&live.id).filter(|row| row.parent.this == *live);
+                open.extend(row.into_iter().flat_map(|row| row.built_on.iter().flatten()));
+            }
+        }
+        seen.contains(to)
+    }
+
     /// No parent is being torn down while somebody outside of its cycle has children that were built on it, or, with
-    /// `cycles`, on another member. (Names that are added late can close a cycle around a parent that has begun.)
+    /// `cycles`, on another member that was built on it in turn. (Names that are added late can close a cycle around a
+    /// parent that has begun; so can a parent that comes late, but it builds nothing.)
     fn judge(&mut self, cycles: bool) -> Result<(), String> {
         let ids: Vec<_> = self.rows.keys().cloned().collect();
         for (a, b) in ids.iter().flat_map(|a| ids.iter().map(move |b| (a, b))) {
@@ -81,7 +94,8 @@ impl State {
         for torn in self.rows.values().filter(|row| row.torn) {
             let (this, id) = (&torn.parent.this, |row: &Row| row.parent.this.id.clone());
             let now = |row: &Row| self.reaches(&this.id, &id(row)) && self.reaches(&id(row), &this.id);
-            let is_member = |row: &&Row| row.parent.this == *this || cycles && now(row);
+            let built_on_this = |row: &Row| self.rests_on(&row.parent.this, this);
+            let is_member = |row: &&Row| row.parent.this == *this || cycles && now(row) && built_on_this(row);
             for member in self.rows.values().filter(is_member) {
                 let built_on_it = |user: &&Row| {
                     let named = user.parent.named().any(|n| *n == member.parent.this.id);

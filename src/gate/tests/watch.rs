@@ -36,6 +36,17 @@ fn the_last_member_of_a_cycle_that_is_deleted_wakes_the_others() {
 }
 
 #[test]
+fn a_dependent_whose_deletion_begins_wakes_those_that_name_it_as_living() {
+    let set = || [parent("a", &["base"]), parent("b", &["base"]), deleting(parent("base", &[]))];
+    assert_eq!(woken(set(), "a", Some(deleting(parent("a", &["base"])))), ["base"]);
+    let ready = Parent { ready: true, ..parent("a", &["base"]) };
+    assert!(woken(set(), "a", Some(ready)).is_empty(), "the same is in the way as before");
+    // A cycle is waited for as a whole by whoever needs any of it.
+    let cycle = [parent("user", &["a"]), deleting(parent("a", &["b"])), parent("b", &["a"])];
+    assert_eq!(woken(cycle, "b", Some(deleting(parent("b", &["a"])))), ["a"]);
+}
+
+#[test]
 fn a_dependency_wakes_those_that_wait_for_it() {
     let app = || [parent("app", &["base"])];
     assert_eq!(woken(app(), "base", Some(parent("base", &[]))), ["app"], "it came");
