@@ -1,6 +1,6 @@
 //! The teardown of a parent that is being deleted, slice by slice, until it is let go.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::time::Instant;
@@ -11,16 +11,14 @@ use super::{
     outcome::{Hold, Outcome, Phase},
     reconcile::{carries, of_another_cluster, unreadable},
     removal::Removal,
-    site::{Destination, Nowhere, Site},
-    unite::infer_edges,
+    site::{Destination, Nowhere},
 };
 use crate::{
-    api::find_metadata,
     finalizer::Released,
     gate::Forced,
     inventory::{self, Damage, Decision, EntryState, Inventory, Loaded, SaveOptions, Snapshot, Version},
     lock::lock,
-    object::{ObjectId, ParentRef, Uid},
+    object::ParentRef,
 };
 
 /// After how long a parent is looked at again whose record has just learned something.
@@ -101,11 +99,17 @@ impl Inner {
                 }
                 match self.restore(parent, &mut inventory, &mut notes).await? {
                     Restored::ParentGone => return Ok(Outcome::new(Some(parent.clone()), Phase::Gone)),
-                    Restored::Stored(version) => (inventory, Some(version), Unread::nothing()),
-                    Restored::InMemory => (inventory, None, Unread::nothing()),
+                    Restored::Stored(version) => {
+                        (inventory, Some(version), Unread { searched: true, ..Unread::nothing() })
+                    }
+                    Restored::InMemory => (inventory, None, Unread { searched: true, ..Unread::nothing() }),
                 }
             }
         };
+        if inventory.is_empty() {
+            // It speaks of nothing. Where children would be, the parent says.
+            inventory.cluster.clone_from(&at.cluster);
+        }
         if let Some(hold) = of_another_cluster(&inventory, &at.cluster) {
             let held = Outcome::held(parent.clone(), hold);
             return match version {
@@ -128,7 +132,7 @@ impl Inner {
             version = Some(self.store.save(&inventory, SaveOptions::replace(before)).await?);
         }
         notes.extend(recorded(&inventory));
-        let mut outcome = self.slice_of(&at, parent, inventory, version, damage).await?;
+        let mut outcome = self.slice_of(&at, parent, meta, inventory, version, damage).await?;
         outcome.forced = forced;
         outcome.notes.splice(0..0, notes);
         Ok(outcome)
@@ -170,7 +174,16 @@ impl Inner {
             version = self.store.save(&inventory, SaveOptions::replace(version)).await?;
         }
         notes.extend(recorded(&inventory));
-        if is_settled(&inventory) {
+        // Somebody may have emptied it; children that are there could not be found from here.
+        let emptied = inventory.is_empty() && carries(meta, &self.manager.applied_finalizer());
+        if emptied {
+            notes.push(format!(
+                "nothing is on record, but the parent carries {:?}, as after an apply: take that finalizer off if nothing \
+                 is left where its children were",
+                self.manager.applied_finalizer()
+            ));
+        }
+        if is_settled(&inventory) && !emptied {
             match self.released_by_gate(parent, meta, &inventory).await {
                 Ok(_) => {
                     let mut released = Outcome::new(Some(parent.clone()), Phase::Released);
@@ -197,7 +210,7 @@ impl Inner {
     ) -> Result<(Inventory, Version, Unread), inventory::Error> {
         let (mut inventory, mut version) = (snapshot.inventory.clone(), snapshot.version);
         let completed = self.complete(at, parent, meta, &mut inventory, &damage).await;
-        let mut unread = Unread { damage, completed: completed.is_ok(), stored: true };
+        let mut unread = Unread { damage, completed: completed.is_ok(), stored: true, searched: true };
         match completed {
             Ok(more) => notes.extend(more),
             Err(words) => notes.push(format!("the inventory is damaged, and cannot be completed: {words}")),
@@ -277,10 +290,12 @@ impl Inner {
         &self,
         at: &Destination,
         parent: &ParentRef,
+        meta: &ObjectMeta,
         mut inventory: Inventory,
         version: Option<Version>,
-        Unread { damage, completed, stored }: Unread,
+        Unread { damage, completed, stored, searched }: Unread,
     ) -> Result<Outcome, super::Error> {
+        let mut outcome = Outcome::new(Some(parent.clone()), Phase::Deleting);
         let session = lock(&at.sessions).remove(&parent.uid);
         let mut removal = match session {
             Some(session) if Some(&session.version) == version.as_ref() && session.completed == completed => {
@@ -288,6 +303,21 @@ impl Inner {
             }
             _ => {
                 let mut removal = Removal::new(self, at, parent, &inventory, None).await;
+                if let Some(version) = version.clone().filter(|_| !searched) {
+                    let known = inventory.len();
+                    let more = self.search_behind_the_record(at, meta, &mut removal, &mut inventory).await;
+                    match more {
+                        Ok(notes) => outcome.notes.extend(notes),
+                        // Somebody may have emptied it.
+                        Err(words) if known == 0 => {
+                            return Ok(Outcome::held(parent.clone(), Hold::InventoryMissing { words }));
+                        }
+                        Err(words) => outcome.notes.push(words),
+                    }
+                    if inventory.len() > known {
+                        return self.found_again(&inventory, version, inventory.len() - known, outcome).await;
+                    }
+                }
                 if !completed {
                     removal.hold_damaged(&inventory);
                 }
@@ -296,7 +326,6 @@ impl Inner {
         };
         removal.run(Some(Instant::now() + self.slice)).await;
 
-        let mut outcome = Outcome::new(Some(parent.clone()), Phase::Deleting);
         outcome.set_removal(removal.report());
         outcome.notes.extend(at.does_without(&inventory));
         outcome.damage = damage;
@@ -306,15 +335,12 @@ impl Inner {
             return Ok(Outcome { removal: outcome.removal, damage: outcome.damage, ..held });
         }
         if removal.is_over() && completed {
-            if let Some(version) = &version {
+            if let Some(version) = version.clone() {
                 let strays = removal.strays(parent, &(self.policy)(parent), at.hub.live(&parent.uid));
                 removal.record(&mut inventory, &at.fingerprints);
                 let open = self.put_on_record(at, &mut inventory, strays).await;
                 if open > 0 {
-                    self.store.save(&inventory, SaveOptions::replace(version.clone())).await?;
-                    outcome.notes.push(format!("{open} objects with the parent's marks are put on record again"));
-                    outcome.requeue = Some(SOON);
-                    return Ok(outcome);
+                    return self.found_again(&inventory, version, open, outcome).await;
                 }
             }
             return self.let_go(parent, inventory, version, outcome).await;
@@ -341,31 +367,18 @@ impl Inner {
         Ok(outcome)
     }
 
-    /// Puts objects on record that carry the parent's marks, as they live now. Returns how many there are, those included
-    /// that cannot be read; the watches show them again.
-    async fn put_on_record(&self, site: &Site, inventory: &mut Inventory, strays: Vec<(ObjectId, Uid, u32)>) -> usize {
-        let (mut fresh, mut unread) = (BTreeSet::new(), 0);
-        for (id, _, recreations) in strays {
-            let Some(resource) = site.served(&id.group_kind()).await else {
-                unread += 1;
-                continue;
-            };
-            match find_metadata(&site.client, &resource, &id).await {
-                Ok(Some(meta)) => {
-                    let Some(mut entry) = self.marked(site, &inventory.parent, &id, &resource, &meta).await else {
-                        continue;
-                    };
-                    entry.recreations = recreations;
-                    inventory.insert(entry);
-                    fresh.insert(id);
-                }
-                // The watch is behind.
-                Ok(None) => {}
-                Err(_) => unread += 1,
-            }
-        }
-        infer_edges(inventory, &fresh);
-        fresh.len() + unread
+    /// What is to be removed beside what was on record is on record first.
+    async fn found_again(
+        &self,
+        inventory: &Inventory,
+        version: Version,
+        found: usize,
+        mut outcome: Outcome,
+    ) -> Result<Outcome, super::Error> {
+        self.store.save(inventory, SaveOptions::replace(version)).await?;
+        outcome.notes.push(format!("{found} objects with the parent's marks are put on record again"));
+        outcome.requeue = Some(SOON);
+        Ok(outcome)
     }
 
     /// Everything is accounted for: the record goes, then the parent.
@@ -425,11 +438,13 @@ struct Unread {
     completed: bool,
     /// Whether what was found out is on record.
     stored: bool,
+    /// Whether the cluster was searched for the parent's children, in this pass.
+    searched: bool,
 }
 
 impl Unread {
     fn nothing() -> Self {
-        Self { damage: Vec::new(), completed: true, stored: true }
+        Self { damage: Vec::new(), completed: true, stored: true, searched: false }
     }
 }
 

@@ -197,7 +197,7 @@ impl Hub {
     /// Everywhere is tried first, unless the mode says otherwise: one watch instead of one a namespace. A watch that is
     /// refused goes on trying at growing intervals, and nobody waits for it.
     pub(crate) async fn ensure(&self, kind: &ResourceKind, namespaces: &BTreeSet<String>) -> bool {
-        if self.mode == Watch::Off {
+        if self.is_off() {
             return false;
         }
         let confined = kind.scope == Scope::Namespaced;
@@ -259,6 +259,21 @@ impl Hub {
         let state = lock(&self.state);
         let ids = state.children.get(parent).into_iter().flatten();
         ids.filter_map(|id| Some((id.clone(), state.seen(id)?.clone()))).collect()
+    }
+
+    /// Whether nothing is ever watched.
+    pub(super) fn is_off(&self) -> bool {
+        self.mode == Watch::Off
+    }
+
+    /// Whether [`live`](Self::live) shows every object of `kind`: wherever it is, or in all the namespaces that it is confined
+    /// to.
+    pub(super) fn shows_all(&self, kind: &GroupKind, confined: Option<&BTreeSet<String>>) -> bool {
+        let state = lock(&self.state);
+        let shown = |namespace: Option<&String>| {
+            state.places.get(&(kind.clone(), namespace.cloned())).is_some_and(Watched::is_watching)
+        };
+        shown(None) || confined.is_some_and(|all| all.iter().all(|namespace| shown(Some(namespace))))
     }
 
     /// Why objects of these kinds, in these namespaces, are polled because rights are missing.

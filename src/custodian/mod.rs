@@ -50,6 +50,7 @@ mod registry;
 mod relink;
 mod removal;
 mod site;
+mod strays;
 mod sweep;
 mod target;
 pub mod uninstall;

@@ -88,12 +88,24 @@ impl Inner {
         meta: &ObjectMeta,
         known: &Inventory,
     ) -> Result<Found, String> {
+        let mut kinds = self.noted_kinds(at, meta)?;
+        kinds.extend(known.entries().map(|e| e.id.group_kind()));
+        let mut found = Found::default();
+        for kind in &kinds {
+            self.search_kind(at, parent, kind, known, &mut found).await.map_err(|unsearched| unsearched.words)?;
+        }
+        self.interpret(at, &mut found).await;
+        at.confirm().await.map_err(|hold| hold.to_string())?;
+        Ok(found)
+    }
+
+    /// The kinds that the parent says it has, or had, children of, if `at` is where those are.
+    pub(super) fn noted_kinds(&self, at: &Destination, meta: &ObjectMeta) -> Result<BTreeSet<GroupKind>, String> {
         self.is_the_place(at, meta)?;
         let key = self.manager.group_kinds_annotation();
         let Some(noted) = meta.annotations.as_ref().and_then(|a| a.get(&key)) else {
             return Err(format!("the parent's annotation {key} is missing, so it is not known where to look"));
         };
-        let mut kinds: BTreeSet<GroupKind> = known.entries().map(|e| e.id.group_kind()).collect();
         let noted = read_kinds(noted);
         if noted.len() > MOST_KINDS {
             return Err(format!(
@@ -102,25 +114,37 @@ impl Inner {
                 noted.len()
             ));
         }
-        for text in noted {
+        let read = |text: &String| {
             let kind = text.parse();
-            kinds.insert(
-                kind.map_err(|e| format!("the parent's annotation {key} names {text:?}, which is no kind: {e}"))?,
-            );
+            kind.map_err(|e| format!("the parent's annotation {key} names {text:?}, which is no kind: {e}"))
+        };
+        noted.iter().map(read).collect()
+    }
+
+    /// Adds the objects of a kind that carry the parent's marks.
+    pub(super) async fn search_kind(
+        &self,
+        site: &Site,
+        parent: &ParentRef,
+        kind: &GroupKind,
+        known: &Inventory,
+        found: &mut Found,
+    ) -> Result<(), Unsearched> {
+        let spelling = self.spelling(site, kind, known).await;
+        let Some(resource) = spelling.map_err(|words| Unsearched { words, forbidden: false })? else { return Ok(()) };
+        for object in self.list_marked(site, parent, &resource, &mut found.notes).await? {
+            let Ok(id) = ObjectId::from_meta(kind, &object.metadata) else { continue };
+            let Some(entry) = self.marked(site, parent, &id, &resource, &object.metadata).await else { continue };
+            found.entries.insert(id.clone(), entry);
+            found.manifests.insert(id, object);
         }
-        let mut found = Found::default();
-        let mut scopes = BTreeMap::new();
-        for kind in &kinds {
-            let Some(resource) = self.spelling(at, kind, known).await? else { continue };
-            scopes.insert(kind.clone(), resource.scope);
-            for object in self.list_marked(at, parent, &resource, &mut found.notes).await? {
-                let Ok(id) = ObjectId::from_meta(kind, &object.metadata) else { continue };
-                let Some(entry) = self.marked(at, parent, &id, &resource, &object.metadata).await else { continue };
-                found.entries.insert(id.clone(), entry);
-                found.manifests.insert(id, object);
-            }
-        }
-        let scope = |kind: &GroupKind| scopes.get(kind).copied();
+        found.scopes.insert(kind.clone(), resource.scope);
+        Ok(())
+    }
+
+    /// Reads what the objects' annotations say of their order, and the roles that rules read beside them.
+    pub(super) async fn interpret(&self, site: &Site, found: &mut Found) {
+        let scope = |kind: &GroupKind| found.scopes.get(kind).copied();
         let key = self.manager.waive_annotation();
         // Annotations may have been edited since they were applied.
         let unknown = |error: annotations::Error| format!("an order is not known any more: {error}");
@@ -136,11 +160,9 @@ impl Inner {
                 None => {}
             }
         }
-        let context = at.context(&self.rulebook.rules, &found.manifests, &BTreeMap::new()).await;
+        let context = site.context(&self.rulebook.rules, &found.manifests, &BTreeMap::new()).await;
         found.context = context.roles;
         found.notes.extend(context.notes);
-        at.confirm().await.map_err(|hold| hold.to_string())?;
-        Ok(found)
     }
 
     /// Whether children of the parent would be found at `at`: without a record, only the parent says where they are.
@@ -220,9 +242,12 @@ impl Inner {
         parent: &ParentRef,
         resource: &ResourceKind,
         notes: &mut Vec<String>,
-    ) -> Result<Vec<DynamicObject>, String> {
+    ) -> Result<Vec<DynamicObject>, Unsearched> {
         let kind = resource.group_kind();
-        let words = |refusal: Refusal| format!("{kind} cannot be listed: {refusal}");
+        let words = |refusal: Refusal| Unsearched {
+            words: format!("{kind} cannot be listed: {refusal}"),
+            forbidden: matches!(refusal.answer(), Answer::Forbidden),
+        };
         let refusal = match self.list_labelled(site, parent, resource, None).await {
             Ok(found) => return Ok(found),
             Err(refusal) => refusal,
@@ -253,6 +278,13 @@ impl Inner {
         let bare = |metadata| DynamicObject { types: None, metadata, data: Value::Null };
         Ok(found.into_iter().map(bare).collect())
     }
+}
+
+/// A kind that could not be searched.
+pub(super) struct Unsearched {
+    pub(super) words: String,
+    /// Whether the right to list it is missing.
+    pub(super) forbidden: bool,
 }
 
 /// Kinds whose content is nobody's business.

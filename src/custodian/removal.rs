@@ -9,7 +9,13 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{Inner, fields::Fingerprints, intent::removal_graph, site::Site, unite::lacking};
+use super::{
+    Inner,
+    fields::Fingerprints,
+    intent::removal_graph,
+    site::Site,
+    unite::{Found, lacking},
+};
 use crate::{
     graph::Node,
     inventory::{DeletionPolicy, Edge, EntryState, Inventory, Role},
@@ -168,18 +174,27 @@ impl Removal {
         policy: &OwnershipPolicy,
         seen: BTreeMap<ObjectId, Live>,
     ) -> Vec<(ObjectId, Uid, u32)> {
-        let graph = self.course.graph();
-        let strays = seen.into_iter().filter_map(|(id, live)| {
-            if !live.claim(parent, &id).is_ours() || policy.decide(parent, &id).is_err() {
-                return None;
-            }
-            let Some(node) = graph.node(&id) else { return Some((id, live.uid, 0)) };
-            let gone = matches!(self.course.progress_of(node), Some(Progress::Settled(Settled::Gone(_))));
-            let subject = self.course.case(node)?.subject();
-            // The watch may be behind: then it shows the incarnation that is gone.
-            (gone && subject.uid.as_ref() != Some(&live.uid)).then_some((id, live.uid, subject.recreations + 1))
+        let strays = seen.into_iter().filter(|(id, live)| live.claim(parent, id).is_ours());
+        let strays = strays.filter(|(id, _)| policy.decide(parent, id).is_ok());
+        strays.filter_map(|(id, live)| self.unspoken(&id, &live.uid).map(|times| (id, live.uid, times))).collect()
+    }
+
+    /// Leaves those of `found` that nothing speaks of; see [`strays`](Self::strays).
+    pub(super) fn leave_strays(&self, parent: &ParentRef, policy: &OwnershipPolicy, found: &mut Found) {
+        found.entries.retain(|id, entry| {
+            let times = entry.uid.as_ref().and_then(|uid| self.unspoken(id, uid));
+            entry.recreations = times.unwrap_or_default();
+            times.is_some() && policy.decide(parent, id).is_ok()
         });
-        strays.collect()
+    }
+
+    /// How often the object was made anew so far, if this incarnation of it is one that nothing speaks of.
+    fn unspoken(&self, id: &ObjectId, uid: &Uid) -> Option<u32> {
+        let Some(node) = self.course.graph().node(id) else { return Some(0) };
+        let gone = matches!(self.course.progress_of(node), Some(Progress::Settled(Settled::Gone(_))));
+        let subject = self.course.case(node)?.subject();
+        // Who shows it may be behind: then it is the incarnation that is gone.
+        (gone && subject.uid.as_ref() != Some(uid)).then_some(subject.recreations + 1)
     }
 
     /// Whether something that the object of `node` needs to live is on record, and not done with.

@@ -11,7 +11,7 @@ use kube_core::DynamicObject;
 use crate::{
     graph::{Declared, DependencyGraph, GraphBuilder, ManifestSet, Rules, Waiver},
     inventory::{Edge, Entry, Inventory, Requirement, Role},
-    object::{ObjectId, ResourceKind, StableId},
+    object::{GroupKind, ObjectId, ResourceKind, Scope, StableId},
     ownership::proxy::{Place, is_never_owned},
     teardown::policy,
 };
@@ -32,6 +32,8 @@ pub(super) struct Found {
     pub(super) context: BTreeMap<ObjectId, DynamicObject>,
     /// What rules find all the same, and shall not hold.
     pub(super) waived: Vec<(ObjectId, Waiver)>,
+    /// The kinds that were searched, and are served.
+    pub(super) scopes: BTreeMap<GroupKind, Scope>,
     /// What should be known about the search, in words.
     pub(super) notes: Vec<String>,
 }

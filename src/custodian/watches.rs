@@ -28,7 +28,8 @@ pub enum Watch {
     /// Namespaced kinds in each namespace that holds children, or not at all there: for operators whose rights come from
     /// Roles, which spares the attempt that would be refused. Cluster-scoped kinds as with [`Auto`](Self::Auto).
     Namespaces,
-    /// Nothing is watched: for operators without the rights to `list` and `watch`.
+    /// Nothing is watched: for operators without the rights to `list` and `watch`. An entry that somebody took out of a
+    /// parent's inventory is then not missed when the parent is deleted, unless nothing is left on record.
     Off,
 }
 

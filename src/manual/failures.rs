@@ -35,6 +35,10 @@
 //! with the record, those that identities show (Namespace, definition, proxy) are not. If not, the parent is held with
 //! [`Hold::InventoryMissing`](crate::custodian::Hold), whose words name what could not be looked at.
 //!
+//! A record that is there and lacks entries, because somebody edited it or put an older one back, is completed in the same way
+//! before a teardown removes anything, from what the watches show and lists of the noted kinds that are not watched. An empty
+//! record of a parent that has applied is treated as a missing one.
+//!
 //! ## The inventory is damaged
 //!
 //! Readable entries count; unreadable ones are named and left as they are.

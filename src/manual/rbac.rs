@@ -11,6 +11,7 @@
 //! | `list`, `watch` on a kind in a namespace | asking, object by object | the outcome's notes, `watches` | a GET for each child in a reconcile; while waiting, GETs at growing intervals, of all objects together no more than about 200 a second; drift is seen by timer |
 //! | `get` on `customresourcedefinitions` | doing without | the outcome's notes | should a definition be deleted, its objects cannot be proven gone, and hold their parent until it is back |
 //! | `list` on a kind, and the inventory is lost | the namespaces of the ownership policy, else [`Hold::InventoryMissing`](crate::custodian::Hold) | the hold | somebody has to decide |
+//! | `list` on a kind that the inventory names no more | nothing: the inventory is believed | the outcome's notes | an entry that somebody took out of it is not missed |
 //! | `watch` on the parents in a [gate](crate::gate) | a timer | [`gate`](crate::gate) | up to five seconds until a parent that waits for another goes on; without `list` it waits until that is granted |
 //! | `list` on the parents | a sweep of one namespace, else an error | [`Custodian::sweep`](crate::custodian::Custodian::sweep) | holds that a crash left stay |
 //!

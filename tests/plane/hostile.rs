@@ -11,8 +11,8 @@ use kube::{
     api::{DynamicObject, ListParams},
 };
 use kube_custody::{
-    custodian::{Adoption, Hold, Phase, Problem},
-    inventory::{DeletionPolicy, Edge, Entry, EntryState, Requirement, Role},
+    custodian::{Adoption, Hold, Phase, Problem, Watch},
+    inventory::{ClusterId, DeletionPolicy, Edge, Entry, EntryState, Inventory, Requirement, Role},
     object::{ParentRef, ResourceKind, Scope, Uid},
     ownership::OwnershipPolicy,
     teardown::Reason,
@@ -363,5 +363,46 @@ async fn an_emptied_record_of_an_earlier_incarnation_lets_no_parent_go_that_has_
         }
         let outcome = scene.tear_down().await;
         assert_eq!(scene.present(&set).await, [false], "{outcome:#?}");
+    }
+}
+
+/// How somebody changes a record.
+type Forgery = fn(&mut Inventory);
+
+fn forgeries() -> [(&'static str, Forgery); 3] {
+    fn empty(inventory: &mut Inventory) {
+        let all: Vec<_> = inventory.entries().map(|e| e.id.clone()).collect();
+        all.iter().for_each(|id| drop(inventory.remove(id)));
+    }
+    fn of_another_cluster(inventory: &mut Inventory) {
+        empty(inventory);
+        inventory.cluster = ClusterId(Uid::new("00000000-0000-4000-8000-000000000000").unwrap());
+    }
+    fn without_a_kind(inventory: &mut Inventory) {
+        let maps = inventory.entries().filter(|e| e.id.kind() == "ConfigMap").map(|e| e.id.clone());
+        maps.collect::<Vec<_>>().iter().for_each(|id| drop(inventory.remove(id)));
+    }
+    [("emptied", empty), ("another cluster", of_another_cluster), ("without a kind", without_a_kind)]
+}
+
+#[tokio::test]
+async fn what_is_taken_out_of_the_record_is_found_before_the_parent_goes() {
+    let (watched, polled) = (forgeries().map(|f| (f, Watch::Auto)), forgeries().map(|f| (f, Watch::Off)));
+    // Without watches, a record is believed unless it is empty.
+    for ((what, forge), watch) in watched.into_iter().chain(polled.into_iter().take(2)) {
+        let mut scene = Scene::new("forged").await;
+        let account = object(json!({
+            "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "a", "namespace": scene.ns},
+        }));
+        let set = [scene.map("below", &[]), scene.map("above", &["below"]), account];
+        scene.apply(&set).await;
+        scene.meddle(forge).await;
+        // Nothing is remembered of before, and no watch was ever asked for what is missing.
+        scene.restart(|b| b.watch(watch));
+        scene.log.clear();
+        let outcome = scene.tear_down().await;
+        assert_eq!(scene.present(&set).await, [false; 3], "{what}, {watch:?}: {outcome:#?}");
+        let order: Vec<_> = deletions(&scene.log).into_iter().filter(|d| d.starts_with("configmaps/")).collect();
+        assert_before(&order, &format!("configmaps/{}/above", scene.ns), &format!("configmaps/{}/below", scene.ns));
     }
 }

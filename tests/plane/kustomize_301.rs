@@ -444,6 +444,7 @@ async fn parents_of_different_kinds_wait_for_each_other() {
     let base = stage.parent("base", &[], &[map("base")]).await;
     let middle: Bundle = stage.parent_in(&ns, "middle", of("Kustomization", "base"), &[map("middle")]).await;
     let top: Kustomization = stage.parent_in(&ns, "top", of("Bundle", "middle"), &[map("top")]).await;
+    stage.applied(&base).await;
     stage.applied(&middle).await;
     stage.applied(&top).await;
     hold(&stage.admin, &map("top")).await;
@@ -515,7 +516,9 @@ async fn c16_a_dependent_that_takes_its_time_keeps_its_edge() {
     let two = stage.parent("two", &[], &[map("two")]).await;
     // The edge is part of the dependent, and the dependent stays until it is done.
     let three = stage.parent("three", &["two"], &[map("three")]).await;
-    stage.applied(&three).await;
+    for parent in [&two, &three] {
+        stage.applied(parent).await;
+    }
     hold(&stage.admin, &map("three")).await;
     for parent in [&two, &three] {
         stage.delete(parent).await;

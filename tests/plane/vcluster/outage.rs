@@ -3,7 +3,7 @@
 use control_plane::{Part, fixtures};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::DeleteParams;
-use kube_custody::{force::Allowed, status};
+use kube_custody::{force::Allowed, inventory::Inventory, status};
 
 use super::*;
 
@@ -152,6 +152,27 @@ async fn a_parent_that_never_had_children_needs_no_target_to_go() {
     track.patch("track", &PatchParams::default(), &Patch::Merge(finalizers)).await.unwrap();
     vc.scene.delete().await;
     vc.finish().await;
+}
+
+/// A record that somebody emptied is no reason to forget what is in a cluster that cannot be reached.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_emptied_record_does_not_spare_the_way_to_the_target() {
+    let plane = remote().await;
+    let mut vc = Vcluster::applied("vc-emptied", plane).await;
+    let all = |inventory: &mut Inventory| {
+        let all: Vec<_> = inventory.entries().map(|e| e.id.clone()).collect();
+        all.iter().for_each(|id| drop(inventory.remove(id)));
+    };
+    vc.scene.meddle(all).await;
+    vc.point_to(b"none").await;
+    vc.restart();
+    vc.scene.delete().await;
+    assert!(matches!(vc.held().await, Hold::TargetUnavailable { .. }));
+    assert!(vc.pass().await.notes.iter().any(|note| note.contains("nothing is on record")));
+    assert!(!vc.parent_is_gone().await);
+    vc.point_to(&kubeconfig(plane)).await;
+    vc.finish().await;
+    assert_eq!(vc.present(plane).await, [false; 3]);
 }
 
 /// argo-cd #19571: the target cluster is gone for good, and somebody decides so.
