@@ -11,11 +11,12 @@ use kube_core::Resource;
 use super::{
     Inner,
     outcome::{Outcome, Phase},
-    reconcile::carries,
+    reconcile::{carries, unreadable},
+    site::Destination,
 };
 use crate::{
     gate::{Cleared, Dependency, Dependent, Forced, MayCreate, MayDelete},
-    inventory::{DeletionPolicy, Inventory, Loaded, Role},
+    inventory::{DeletionPolicy, Inventory, Loaded, Role, Snapshot},
     object::{LiveRef, ParentRef},
     ownership::BackPointer,
 };
@@ -46,6 +47,38 @@ impl Inner {
         let mut outcome = Outcome::new(Some(parent.clone()), Phase::Waiting { on });
         outcome.requeue = Some(gate.pace());
         Some(self.with_cycle(outcome))
+    }
+
+    /// Takes the mark off a parent that waits for what is being deleted, and has created nothing: the other one would wait for
+    /// it as well. So it is where the deletion came just between a first pass's two looks, or where a crash did.
+    ///
+    /// That nothing was created is proven by a record without entries and a search for children in its place; and by that
+    /// record going away in the state in which it was read: whoever is about to create wrote there first, and whoever reads
+    /// it later asks the gate afterwards.
+    pub(super) async fn step_back(&self, at: &Destination, parent: &ParentRef) -> Result<(), super::Error> {
+        let meta = self.find_parent(parent).await.map_err(|refusal| unreadable(parent, &refusal))?;
+        let applied = self.manager.applied_finalizer();
+        let Some(meta) = meta.filter(|meta| meta.deletion_timestamp.is_none() && carries(meta, &applied)) else {
+            return Ok(());
+        };
+        let version = match self.store.load(parent).await? {
+            Loaded::Found(Snapshot { inventory, version, .. })
+                if inventory.is_empty() && inventory.held.is_empty() && inventory.decision.is_none() =>
+            {
+                Some(version)
+            }
+            Loaded::Missing => None,
+            _ => return Ok(()),
+        };
+        let mut found = Inventory::new(parent.clone(), at.cluster.clone());
+        if self.rediscover(at, parent, &meta, &mut found).await.is_err() || !found.is_empty() {
+            return Ok(());
+        }
+        if let Some(version) = version {
+            self.store.delete(parent, &version).await?;
+        }
+        self.applied.release(&self.home.client, &parent.resource(), &parent.live()).await?;
+        Ok(())
     }
 
     /// Notes that the parent depends on itself, by way of others.

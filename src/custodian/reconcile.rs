@@ -26,10 +26,11 @@ use super::{
     target::{Reach, Target, Unavailable},
 };
 use crate::{
-    answer::{Answer, Refusal},
+    answer::{Answer, Refusal, with_causes},
     api::find_metadata,
     finalizer::{self, AnnotationUpdate, Ensured},
     force::Allowed,
+    gate::Why,
     inventory::{self, DeletionPolicy, Entry, EntryState, Inventory, Loaded, Origin, Role, SaveOptions, Snapshot},
     lock::lock,
     object::{GroupKind, ObjectId, ParentRef, Uid},
@@ -73,7 +74,7 @@ where
             Err(error) => return Outcome::failed(Some(reference), error),
         };
         if let Some(waiting) = self.inner.unmet(&reference, &need).await {
-            return waiting;
+            return self.step_back(parent, &reference, waiting).await;
         }
         let desired = match desired(Arc::new(parent.clone())).await {
             Ok(desired) => desired.into(),
@@ -90,8 +91,20 @@ where
         match self.inner.reconcile(&at, &reference, checked, &need).await {
             Ok(outcome) => self.inner.with_cycle(outcome),
             Err(Stop::Deleting) => self.finalize(parent, &reference).await,
-            Err(Stop::Outcome(outcome)) => *outcome,
+            Err(Stop::Outcome(outcome)) => self.step_back(parent, &reference, *outcome).await,
         }
+    }
+
+    /// Sees to it that a parent that waits for what is being deleted is not waited for in turn, if it has created nothing.
+    async fn step_back(&self, parent: &K, reference: &ParentRef, mut outcome: Outcome) -> Outcome {
+        let Phase::Waiting { on } = &outcome.phase else { return outcome };
+        if on.iter().any(|unmet| matches!(unmet.why, Why::Deleting { .. }))
+            && let Ok(at) = self.destination(parent, reference).await
+            && let Err(error) = self.inner.step_back(&at, reference).await
+        {
+            outcome.notes.push(format!("it is waited for in turn: {}", with_causes(&error)));
+        }
+        outcome
     }
 
     /// One slice of the teardown of a parent that is being deleted.
@@ -259,8 +272,8 @@ impl Inner {
             };
             let intent = self.rulebook_at(at).intend(checked.clone(), &known).map_err(|e| Stop::failed(parent, e))?;
             self.mark_applied(at, parent, &meta, &intent.inventory).await?;
-            if !need.marked {
-                // Read again now that the parent carries the mark: only from here on do they wait for it.
+            if !need.marked || snapshot.inventory.is_empty() {
+                // Read again now that the parent carries the mark, and has this record: only from here on do they wait for it.
                 let waiting = self.unmet(parent, need).await;
                 waiting.map_or(Ok(()), |outcome| Err(Stop::Outcome(Box::new(outcome))))?;
             }

@@ -40,6 +40,11 @@
 //! One of the two always sees the other: if the dependent read the dependency alive, it had its mark before the
 //! deletion, so the list shows it; if it reads later, it reads the deletion, and creates nothing.
 //!
+//! A dependent that reads the deletion just after it was marked is waited for, and waits. If it has created nothing, it takes
+//! the mark off again. A custodian proves that by a record without entries, by a search for children, and by taking that
+//! record away in the state in which it was read: another process that is about to create, on what it read before the
+//! deletion, has written its intent there first, or fails to; one that reads the record later asks the gate after that.
+//!
 //! # What follows from it
 //!
 //! - A dependent that is created, or first reconciled, while its dependency is being deleted creates nothing and blocks

@@ -2,12 +2,16 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use control_plane::{
     Plane,
-    audit::Verb,
+    audit::{CallHead, Verb},
     fixtures::{self, Subject, rule},
 };
 use k8s_openapi::api::core::v1::Pod;
@@ -430,6 +434,48 @@ async fn who_comes_during_the_teardown_creates_nothing_and_stops_nothing() {
         stage.delete(parent).await;
     }
     for parent in [&late, &base] {
+        stage.gone(parent).await;
+    }
+}
+
+#[tokio::test]
+async fn c24_who_marks_itself_just_as_its_dependency_is_deleted_is_not_waited_for() {
+    let mut stage = Stage::new("between").await;
+    let ns = stage.ns.clone();
+    let map = |name: &str| config_map(&ns, name, &[]);
+    stage.run(Some(gate(stage.operator.clone())));
+    let base = stage.parent("base", &[], &[map("base")]).await;
+    stage.applied(&base).await;
+    let marks = |head: &CallHead| {
+        let body = head.body.as_ref().map(ToString::to_string).unwrap_or_default();
+        head.verb == Verb::Patch && head.name() == Some("late") && body.contains("kustomization.example.com/applied")
+    };
+    let parents = Api::<Kustomization>::namespaced(stage.admin.clone(), &ns);
+    let (log, deleted) = (stage.log.clone(), Arc::new(AtomicBool::new(false)));
+    stage.log.before_call(move |head| {
+        let (marking, listing) = (marks(&head), head.verb == Verb::List && head.target.plural == "kustomizations");
+        let (parents, log, deleted) = (parents.clone(), log.clone(), Arc::clone(&deleted));
+        async move {
+            if marking && !deleted.load(Ordering::SeqCst) {
+                parents.delete("base", &DeleteParams::default()).await.unwrap();
+                deleted.store(true, Ordering::SeqCst);
+            }
+            // Who is in its way is asked once the mark is there.
+            while listing && deleted.load(Ordering::SeqCst) && log.calls_where(|c| marks(c) && c.effective).is_empty() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    });
+    let late = stage.parent("late", &["base"], &[map("late")]).await;
+    stage.gone(&base).await;
+    assert!(!exists(&stage.admin, &map("base")).await);
+    stage.ready_is(&late, |c| c.message.contains("base does not exist")).await;
+    assert!(!exists(&stage.admin, &map("late")).await);
+    // And it begins with the next one.
+    let base = stage.parent("base", &[], &[map("base")]).await;
+    stage.applied(&late).await;
+    for parent in [&late, &base] {
+        stage.delete(parent).await;
         stage.gone(parent).await;
     }
 }

@@ -1,7 +1,7 @@
 //! Any order of our calls, of what others do, and of what old watches show.
 //!
-//! Each parent has an operator of its own, which marks, asks and creates while the parent lives, and asks and tears down
-//! when it is deleted. A referee looks at the world after every step.
+//! Each parent has two operators, which mark, ask and create while the parent lives, and ask and tear down when it is
+//! deleted, as a custodian does. A referee looks at the world after every step.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,6 +27,8 @@ use super::{
 use crate::{force::Allowed, manager::Manager, object::GroupKind};
 
 const PARENTS: usize = 4;
+/// Operators of each parent.
+const OPERATORS: usize = 2;
 
 /// A parent and what its operator did.
 #[derive(Clone)]
@@ -34,6 +36,8 @@ struct Row {
     parent: Parent,
     /// The dependencies on whose existence its children were created.
     built_on: Option<BTreeSet<LiveRef>>,
+    /// How often its record was written or removed, and whether children are on it.
+    record: (usize, bool),
     /// Whether its teardown has begun.
     torn: bool,
     /// Names that were taken out, in the order in which they were: what is added again later is another dependency.
@@ -66,6 +70,18 @@ impl State {
             }
         }
         seen.contains(to)
+    }
+
+    /// Parents that are being deleted although nobody lives who depends on them, by whatever way, and has anything.
+    fn stuck(&self) -> Vec<ObjectId> {
+        let parents = self.parents();
+        let deleting = self.rows.values().filter(|row| row.parent.deleting.is_some());
+        let is_used = |row: &&Row| {
+            let users = self.rows.values().filter(|user| user.parent.deleting.is_none() && user.record.1);
+            let policy = BlockPolicy::same_namespace();
+            users.map(|user| &user.parent.this.id).any(|user| parents.leads(user, &row.parent.this.id, &policy))
+        };
+        deleting.filter(|row| !is_used(row)).map(|row| row.parent.this.id.clone()).collect()
     }
 
     /// Whether children of `from` were built on `to`, by whatever way.
@@ -188,16 +204,6 @@ async fn pass(world: &World, gate: &Gate, id: &ObjectId) {
         }
         return;
     }
-    // A finalizer is not added any more once the parent is being deleted.
-    write(&|row| row.parent.marked |= row.parent.deleting.is_none());
-    pause().await;
-    let lives = |state: &State| {
-        let row = state.rows.get(id).filter(|row| row.parent.this == this)?;
-        (row.parent.marked && row.parent.deleting.is_none()).then(|| row.clone())
-    };
-    if lives(&world.state()).is_none() {
-        return;
-    }
     let kind = GroupKind::new("", "ConfigMap").unwrap();
     let on: Vec<_> = row
         .parent
@@ -205,11 +211,30 @@ async fn pass(world: &World, gate: &Gate, id: &ObjectId) {
         .map(|id| Dependency::new(kind.clone(), id.namespace().map(ToOwned::to_owned), id.name()))
         .collect();
     let before = world.state().rows.clone();
+    let live = || world.state().rows.get(id).filter(|row| row.parent.this == this).cloned();
     if gate.admits(id, &on).await != MayCreate::Yes {
+        return step_back(world, id, &this).await;
+    }
+    pause().await;
+    // A finalizer is not added any more once the parent is being deleted.
+    write(&|row| row.parent.marked |= row.parent.deleting.is_none());
+    pause().await;
+    let lives = || live().is_some_and(|row| row.parent.deleting.is_none());
+    if !live().is_some_and(|row| row.parent.marked) || !lives() {
         return;
     }
     pause().await;
-    if lives(&world.state()).is_none() {
+    let Some(Row { record: (version, used), .. }) = live() else { return };
+    pause().await;
+    if (!row.parent.marked || !used) && gate.admits(id, &on).await != MayCreate::Yes {
+        return step_back(world, id, &this).await;
+    }
+    pause().await;
+    if !used && !write_record(world, id, &this, version, true) {
+        return;
+    }
+    pause().await;
+    if !lives() {
         return;
     }
     pause().await;
@@ -225,6 +250,32 @@ async fn pass(world: &World, gate: &Gate, id: &ObjectId) {
     let still: BTreeSet<LiveRef> = named.filter_map(there).collect();
     if let Some(row) = state.rows.get_mut(id) {
         row.built_on.get_or_insert_default().extend(still);
+    }
+}
+
+/// Writes the record of a parent, or takes it away, if nobody did since it was read.
+fn write_record(world: &World, id: &ObjectId, this: &LiveRef, version: usize, used: bool) -> bool {
+    let mut state = world.state();
+    let row = state.rows.get_mut(id).filter(|row| row.parent.this == *this && row.record.0 == version);
+    row.map(|row| row.record = (version + 1, used)).is_some()
+}
+
+/// A parent that has to wait, and has nothing on record, takes its mark off.
+async fn step_back(world: &World, id: &ObjectId, this: &LiveRef) {
+    let live = || world.state().rows.get(id).filter(|row| row.parent.this == *this).cloned();
+    pause().await;
+    if !live().is_some_and(|row| row.parent.marked && row.parent.deleting.is_none()) {
+        return;
+    }
+    pause().await;
+    let Some(Row { record: (version, false), .. }) = live() else { return };
+    pause().await;
+    if live().is_some_and(|row| row.built_on.is_some()) || !write_record(world, id, this, version, false) {
+        return;
+    }
+    pause().await;
+    if let Some(row) = world.state().rows.get_mut(id).filter(|row| row.parent.this == *this) {
+        row.parent.marked = false;
     }
 }
 
@@ -246,7 +297,7 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let names = || prop::collection::vec(0..PARENTS, 0..3);
     let step = prop_oneof![
-        40 => (0..PARENTS).prop_map(Step::Ours),
+        40 => (0..PARENTS * OPERATORS).prop_map(Step::Ours),
         3 => (0..PARENTS, names()).prop_map(|(n, names)| Step::Create(n, names)),
         3 => (0..PARENTS).prop_map(Step::Delete),
         1 => (0..PARENTS, names()).prop_map(|(n, names)| Step::Rename(n, names)),
@@ -281,7 +332,10 @@ fn happen(world: &World, gate: &Gate, adds: bool, step: &Step) {
                 let mut parent = unmarked(parent(&name(*n), &[]));
                 parent.this.uid = Uid::new(format!("u{}", state.incarnations)).unwrap();
                 parent.names = named(*n, names);
-                state.rows.insert(id(&name(*n)), Row { parent, built_on: None, torn: false, withdrawn: Vec::new() });
+                state.rows.insert(
+                    id(&name(*n)),
+                    Row { parent, built_on: None, record: (0, false), torn: false, withdrawn: Vec::new() },
+                );
             }
         }
         Step::Delete(n) => delete(&mut state, *n),
@@ -342,8 +396,8 @@ proptest! {
         let world = World::default();
         let gate = gate(&world);
         let ids: Vec<_> = (0..PARENTS).map(|n| id(&name(n))).collect();
-        let begin = |n: usize| Box::pin(pass(&world, &gate, &ids[n])) as Pin<Box<dyn Future<Output = ()> + '_>>;
-        let mut running: Running<'_> = (0..PARENTS).map(|_| None).collect();
+        let begin = |n: usize| Box::pin(pass(&world, &gate, &ids[n % PARENTS])) as Pin<Box<dyn Future<Output = ()> + '_>>;
+        let mut running: Running<'_> = (0..PARENTS * OPERATORS).map(|_| None).collect();
         for step in &steps {
             match step {
                 Step::Ours(n) => poll(&mut running, *n, begin),
@@ -351,15 +405,23 @@ proptest! {
             }
             prop_assert_eq!(world.state().judge(!adds), Ok(()));
         }
+        let mut settle = || -> Result<(), TestCaseError> {
+            for _ in 0..40 {
+                happen(&world, &gate, adds, &Step::Show);
+                for _ in 0..4 {
+                    (0..running.len()).for_each(|n| poll(&mut running, n, begin));
+                    prop_assert_eq!(world.state().judge(!adds), Ok(()));
+                }
+            }
+            Ok(())
+        };
+        // Nobody waits for one that has nothing.
+        settle()?;
+        let stuck = world.state().stuck();
+        prop_assert!(stuck.is_empty(), "{stuck:?} wait for nobody who has anything");
         // Everybody is deleted, and the watches follow: all of it goes.
         (0..PARENTS).for_each(|n| delete(&mut world.state(), n));
-        for _ in 0..100 {
-            happen(&world, &gate, adds, &Step::Show);
-            for _ in 0..4 {
-                (0..PARENTS).for_each(|n| poll(&mut running, n, begin));
-                prop_assert_eq!(world.state().judge(!adds), Ok(()));
-            }
-        }
+        settle()?;
         let left: Vec<_> = world.state().rows.keys().cloned().collect();
         prop_assert!(left.is_empty(), "{left:?} wait for ever");
     }
