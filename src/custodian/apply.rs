@@ -25,7 +25,7 @@ use super::{
     Adoption, Inner, fields,
     intent::{Intent, Manifest},
     outcome::{Problem, Unapplied},
-    site::Site,
+    site::Destination,
     target::Reach,
 };
 use crate::{
@@ -78,7 +78,7 @@ impl Applied {
 pub(super) struct Pass<'a> {
     pub(super) inner: &'a Inner,
     /// Where the children live.
-    pub(super) site: &'a Site,
+    pub(super) site: &'a Destination,
     pub(super) parent: &'a ParentRef,
     pub(super) intent: &'a Intent,
     /// What the watches show of the parent's objects; a hint.
@@ -240,7 +240,8 @@ impl Pass<'_> {
     ) -> Result<DynamicObject, Problem> {
         let refused = |error: ownership::Error| Problem::Refused { words: error.to_string() };
         let mut body = manifest.object.clone();
-        ownership::mark(&self.inner.manager, self.parent, id, &mut body.metadata).map_err(refused)?;
+        ownership::mark(&self.inner.manager, &self.site.back_pointer(self.parent, id), &mut body.metadata)
+            .map_err(refused)?;
         let entry = self.intent.inventory.get(id).filter(|e| e.deletion == DeletionPolicy::Keep);
         if let Some(Entry { origin, .. }) = entry {
             let why = if *origin == Origin::Adopted { "adopted" } else { "kept" };
@@ -591,7 +592,7 @@ mod tests {
         let mut meta = ObjectMeta::default();
         let unmarked = Claim::Unmarked { labelled: false };
         assert!(is_unowned(&object, &unmarked, &meta));
-        mark(&Manager::new("other.example.com").unwrap(), &parent(), &object, &mut meta).unwrap();
+        mark(&Manager::new("other.example.com").unwrap(), &BackPointer::new(&parent(), &object), &mut meta).unwrap();
         assert_eq!(ownership::judge(&manager(), &parent(), &object, &meta), unmarked);
         assert!(!is_unowned(&object, &unmarked, &meta));
         assert!(is_unowned(&id("ConfigMap b/copy"), &unmarked, &meta), "a copy claims nothing");

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{
     Custodian, Error, Hold, Inner,
     reconcile::of_another_cluster,
-    site::{Nowhere, Site},
+    site::{Destination, Nowhere},
 };
 use crate::{
     answer::{Answer, Refusal},
@@ -90,13 +90,13 @@ fn judge(manager: &Manager, recorded: &ParentRef, parent: &ParentRef, id: &Objec
     }
 }
 
-/// The merge patch that marks an object for `parent`, in exactly the state that was judged. `guard` is a finalizer that
+/// The merge patch that marks an object by `pointer`, in exactly the state that was judged. `guard` is a finalizer that
 /// it is to carry.
-fn marking(manager: &Manager, parent: &ParentRef, id: &ObjectId, meta: &ObjectMeta, guard: Option<&str>) -> Value {
+fn marking(manager: &Manager, pointer: &BackPointer, meta: &ObjectMeta, guard: Option<&str>) -> Value {
     let mut patch = json!({"metadata": {
         "uid": meta.uid, "resourceVersion": meta.resource_version,
-        "labels": {manager.parent_label(): parent.uid},
-        "annotations": {manager.back_pointer_annotation(): BackPointer::new(parent, id).encode()},
+        "labels": {manager.parent_label(): pointer.parent().uid},
+        "annotations": {manager.back_pointer_annotation(): pointer.encode()},
     }});
     let mut finalizers = meta.finalizers.clone().unwrap_or_default();
     if let Some(guard) = guard.filter(|guard| finalizers.iter().all(|f| f != guard)) {
@@ -179,17 +179,17 @@ where
 }
 
 impl Inner {
-    async fn link(&self, site: &Site, recorded: &ParentRef, parent: &ParentRef, entry: &Entry) -> Linked {
+    async fn link(&self, at: &Destination, recorded: &ParentRef, parent: &ParentRef, entry: &Entry) -> Linked {
         let id = &entry.id;
-        let resource = site.served(&id.group_kind()).await.unwrap_or_else(|| entry.resource());
+        let resource = at.served(&id.group_kind()).await.unwrap_or_else(|| entry.resource());
         let guard = self.manager.proxy_finalizer();
         let is_proxy = entry.role == Role::Proxy;
         for _ in 0..ROUNDS {
-            let meta = match find_metadata(&site.client, &resource, id).await {
+            let meta = match find_metadata(&at.client, &resource, id).await {
                 Ok(Some(meta)) => meta,
                 Ok(None) => return Linked::Gone,
                 Err(refusal) if *refusal.answer() == Answer::NoRoute && entry.defined_by_crd => {
-                    return match site.resolver.crd_of(&resource).await {
+                    return match at.resolver.crd_of(&resource).await {
                         Crd::NotFound => Linked::Gone,
                         _ => Linked::Open(refusal.words_for(id)),
                     };
@@ -203,11 +203,11 @@ impl Inner {
             let sent = match judge(&self.manager, recorded, parent, id, &meta) {
                 Verdict::Foreign(words) => return Linked::Foreign(words),
                 Verdict::Marked if !is_proxy || terminating => return Linked::As(uid),
-                Verdict::Marked if guarded => delete(&site.client, &resource, id, &meta).await,
+                Verdict::Marked if guarded => delete(&at.client, &resource, id, &meta).await,
                 Verdict::Mark | Verdict::Marked => {
-                    let patch = Patch::Merge(marking(&self.manager, parent, id, &meta, wanted));
+                    let patch = Patch::Merge(marking(&self.manager, &at.back_pointer(parent, id), &meta, wanted));
                     let params = patched_by(Some(self.manager.field_manager()));
-                    patch_metadata(&site.client, &resource, id, &patch, &params).await.map(drop)
+                    patch_metadata(&at.client, &resource, id, &patch, &params).await.map(drop)
                 }
             };
             match sent {
@@ -242,7 +242,7 @@ mod tests {
 
     fn marked(parent: &ParentRef, object: &ObjectId) -> ObjectMeta {
         let mut meta = ObjectMeta { uid: Some("c".into()), ..ObjectMeta::default() };
-        ownership::mark(&manager(), parent, object, &mut meta).unwrap();
+        ownership::mark(&manager(), &BackPointer::new(parent, object), &mut meta).unwrap();
         meta
     }
 
@@ -273,7 +273,7 @@ mod tests {
             let meta = marked(&recorded, &object);
             let guard = proxy.then_some("gittrack.example.com/proxy");
             let mut object_json = json!({"metadata": meta});
-            json_patch::merge(&mut object_json, &marking(&manager(), &now, &object, &meta, guard));
+            json_patch::merge(&mut object_json, &marking(&manager(), &BackPointer::new(&now, &object), &meta, guard));
             let after: ObjectMeta = serde_json::from_value(object_json["metadata"].take()).unwrap();
             prop_assert_eq!(judge(&manager(), &recorded, &now, &object, &after), Verdict::Marked);
             prop_assert_eq!(after.finalizers.is_some(), proxy);

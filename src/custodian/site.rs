@@ -33,6 +33,7 @@ use crate::{
     inventory::ClusterId,
     lock::lock,
     object::{ObjectId, ParentRef, Scope, Uid},
+    ownership::BackPointer,
     teardown::Crowd,
 };
 
@@ -100,6 +101,8 @@ pub(super) struct Destination {
     pub(super) site: Arc<Site>,
     /// The cluster that answered there when the pass began.
     pub(super) cluster: ClusterId,
+    /// The cluster that the parent lives in, if that is another one.
+    pub(super) parents_home: Option<ClusterId>,
     /// Whether proxy owners are used there.
     pub(super) proxies: bool,
     /// Objects at home that the site cannot be reached without.
@@ -117,6 +120,15 @@ impl Deref for Destination {
 }
 
 impl Destination {
+    /// What ties an object there to its parent.
+    pub(super) fn back_pointer(&self, parent: &ParentRef, object: &ObjectId) -> BackPointer {
+        let pointer = BackPointer::new(parent, object);
+        match &self.parents_home {
+            Some(home) => pointer.from_cluster(home.clone()),
+            None => pointer,
+        }
+    }
+
     /// Asks again which cluster answers.
     ///
     /// What was seen between two equal answers was seen there. An address can lead to another cluster from one request
@@ -177,11 +189,16 @@ impl Inner {
             Reach::Home | Reach::SameCluster => self.home.cluster_id().await.map_err(Nowhere::Home)?,
             Reach::Remote => site.answering.soon(|| site.who_answers()).await.map_err(Nowhere::Target)?,
         };
+        let parents_home = match site.reach {
+            Reach::Home | Reach::SameCluster => None,
+            Reach::Remote => Some(self.home.cluster_id().await.map_err(Nowhere::Home)?),
+        };
         let mut holds: BTreeSet<_> = self.holds_of(parent).into_iter().collect();
         holds.extend(target.holds.iter().cloned());
         Ok(Destination {
             site,
             cluster,
+            parents_home,
             proxies: target.proxies,
             credentials: target.holds,
             holds: holds.into_iter().collect(),

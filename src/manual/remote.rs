@@ -71,4 +71,6 @@
 //! then rests on inventory and finalizer, as for a custodian without proxies. A proxy in another cluster names the parent
 //! and the parent's cluster, and carries no owner reference: the garbage collector there would look for the parent in its own
 //! cluster, not find it, and delete. Two home clusters whose parents are called alike, with one manager name, cannot both
-//! use proxies in one target cluster: their proxies would have the same names, and the second is told so.
+//! use proxies in one target cluster: their proxies would have the same names, and the second is told so. The back-pointers of
+//! children in another cluster name the parent's; an uninstall of a resident operator with the same manager name leaves them
+//! alone.

@@ -1,6 +1,9 @@
 use serde::{Deserialize, Serialize};
 
-use crate::object::{LiveRef, ObjectId, ParentRef};
+use crate::{
+    inventory::ClusterId,
+    object::{LiveRef, ObjectId, ParentRef},
+};
 
 /// The annotation that ties an object to its parent: it names the parent's incarnation *and* the object itself.
 ///
@@ -8,11 +11,13 @@ use crate::object::{LiveRef, ObjectId, ParentRef};
 /// this one still names the original, and is a claim to nothing.
 ///
 /// The text is JSON with a format number, written in one way only and free of limits below those of annotations:
-/// `{"v":1,"parent":{"group":…,"kind":…,"namespace":…,"name":…,"uid":…},"self":{…}}`. An empty group (core) and an
-/// absent namespace (cluster scope) are left out. It holds identities and nothing of an object's content.
+/// `{"v":1,"parent":{"group":…,"kind":…,"namespace":…,"name":…,"uid":…},"home":…,"self":{…}}`. An empty group (core), an
+/// absent namespace (cluster scope), and the home of a parent in the same cluster are left out. It holds identities and
+/// nothing of an object's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackPointer {
     parent: LiveRef,
+    home: Option<ClusterId>,
     object: ObjectId,
 }
 
@@ -46,6 +51,8 @@ struct Format {
 struct Wire {
     v: u64,
     parent: LiveRef,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    home: Option<ClusterId>,
     #[serde(rename = "self")]
     object: ObjectId,
 }
@@ -54,10 +61,23 @@ impl BackPointer {
     /// The format that [`encode`](Self::encode) writes and [`decode`](Self::decode) reads.
     pub const FORMAT: u64 = 1;
 
-    /// The back-pointer of `object` to `parent`.
+    /// The back-pointer of `object` to `parent`, in the same cluster.
     #[must_use]
     pub fn new(parent: &ParentRef, object: &ObjectId) -> Self {
-        Self { parent: parent.live(), object: object.clone() }
+        Self { parent: parent.live(), home: None, object: object.clone() }
+    }
+
+    /// Says that the parent lives in cluster `home`, and the object in another one.
+    #[must_use]
+    pub fn from_cluster(mut self, home: ClusterId) -> Self {
+        self.home = Some(home);
+        self
+    }
+
+    /// The cluster that the parent lives in; `None` if it is the object's own.
+    #[must_use]
+    pub fn home(&self) -> Option<&ClusterId> {
+        self.home.as_ref()
     }
 
     /// The parent it names.
@@ -75,7 +95,8 @@ impl BackPointer {
     /// The annotation's value: the same text for the same identities, always.
     #[must_use]
     pub fn encode(&self) -> String {
-        let wire = Wire { v: Self::FORMAT, parent: self.parent.clone(), object: self.object.clone() };
+        let wire =
+            Wire { v: Self::FORMAT, parent: self.parent.clone(), home: self.home.clone(), object: self.object.clone() };
         // maps of strings always serialise; an empty text would read as damaged, never as a claim
         serde_json::to_string(&wire).unwrap_or_default()
     }
@@ -96,7 +117,7 @@ impl BackPointer {
             return Err(Unreadable::Format { found });
         }
         let wire: Wire = serde_json::from_str(text).map_err(damaged)?;
-        Ok(Self { parent: wire.parent, object: wire.object })
+        Ok(Self { parent: wire.parent, home: wire.home, object: wire.object })
     }
 }
 
@@ -112,7 +133,11 @@ mod tests {
         let pointer = BackPointer::new(&parent(), &id("Namespace b"));
         let text = r#"{"v":1,"parent":{"group":"faros.pusher.com","kind":"GitTrack","namespace":"a","name":"track","uid":"p-1"},"self":{"kind":"Namespace","name":"b"}}"#;
         assert_eq!(pointer.encode(), text);
-        assert_eq!(BackPointer::decode(text), Ok(pointer));
+        assert_eq!(BackPointer::decode(text), Ok(pointer.clone()));
+        let elsewhere = text.replace(r#""self""#, r#""home":"c-1","self""#);
+        let pointer = pointer.from_cluster(ClusterId(crate::object::Uid::new("c-1").unwrap()));
+        assert_eq!(pointer.encode(), elsewhere);
+        assert_eq!(BackPointer::decode(&elsewhere), Ok(pointer));
     }
 
     #[test]

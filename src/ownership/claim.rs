@@ -103,7 +103,7 @@ mod tests {
 
     fn marked(parent: &ParentRef, object: &ObjectId) -> ObjectMeta {
         let mut meta = ObjectMeta::default();
-        mark(&manager(), parent, object, &mut meta).unwrap();
+        mark(&manager(), &BackPointer::new(parent, object), &mut meta).unwrap();
         meta
     }
 

@@ -72,7 +72,7 @@ pub enum Error {
     #[error("the UID of {parent} cannot be a label value (63 letters, digits, '-', '_' and '.'): read the parent live")]
     UidNotALabel {
         /// The parent.
-        parent: ParentRef,
+        parent: LiveRef,
     },
     /// The two kinds given as proxies do not make a pair.
     #[error("{kind} is {found}, but the {wanted} proxy has to be {wanted}: swap the two kinds of the pair")]

@@ -10,18 +10,18 @@ use crate::{
     object::{ObjectId, ParentRef, Uid},
 };
 
-/// Writes this parent's label and back-pointer into `meta`, the metadata of `object`; nothing else changes.
+/// Writes the back-pointer, and the label with its parent's UID, into the metadata of the object that it is for; nothing
+/// else changes.
 ///
 /// # Errors
 /// [`Error::UidNotALabel`] if the parent's UID cannot be a label's value.
-pub fn mark(manager: &Manager, parent: &ParentRef, object: &ObjectId, meta: &mut ObjectMeta) -> Result<(), Error> {
-    let uid = parent.uid.as_str();
+pub fn mark(manager: &Manager, pointer: &BackPointer, meta: &mut ObjectMeta) -> Result<(), Error> {
+    let uid = pointer.parent().uid.as_str();
     if !is_label_value(uid) {
-        return Err(Error::UidNotALabel { parent: parent.clone() });
+        return Err(Error::UidNotALabel { parent: pointer.parent().clone() });
     }
-    let pointer = BackPointer::new(parent, object).encode();
     meta.labels.get_or_insert_default().insert(manager.parent_label(), uid.to_owned());
-    meta.annotations.get_or_insert_default().insert(manager.back_pointer_annotation(), pointer);
+    meta.annotations.get_or_insert_default().insert(manager.back_pointer_annotation(), pointer.encode());
     Ok(())
 }
 
@@ -231,8 +231,8 @@ mod tests {
         for bad in ["-x", "a b", &"x".repeat(64)] {
             let parent = ParentRef { uid: uid(bad), ..parent() };
             let mut meta = ObjectMeta::default();
-            let refused = mark(&manager(), &parent, &id("ConfigMap b/x"), &mut meta);
-            assert_eq!(refused, Err(Error::UidNotALabel { parent }));
+            let refused = mark(&manager(), &BackPointer::new(&parent, &id("ConfigMap b/x")), &mut meta);
+            assert_eq!(refused, Err(Error::UidNotALabel { parent: parent.live() }));
             assert_eq!(meta, ObjectMeta::default());
         }
     }
@@ -250,7 +250,12 @@ mod tests {
             ..ObjectMeta::default()
         };
         let mut live = foreign.clone();
-        mark(&manager, &ParentRef { uid: uid("p-2"), ..parent() }, &id("ConfigMap b/copied-from"), &mut live).unwrap();
+        mark(
+            &manager,
+            &BackPointer::new(&ParentRef { uid: uid("p-2"), ..parent() }, &id("ConfigMap b/copied-from")),
+            &mut live,
+        )
+        .unwrap();
         for key in [manager.retain_annotation(), manager.group_kinds_annotation(), manager.inventory_annotation()] {
             live.annotations.as_mut().unwrap().insert(key, "1".into());
         }
@@ -286,7 +291,7 @@ mod tests {
             labels: Some(BTreeMap::from([("app".into(), "web".into())])),
             ..ObjectMeta::default()
         };
-        mark(&manager(), &parent(), &object, &mut live).unwrap();
+        mark(&manager(), &BackPointer::new(&parent(), &object), &mut live).unwrap();
         let owners = BTreeSet::from([uid("proxy")]);
         let patch = detach_patch(&manager(), &parent(), &owners, &object, &live).unwrap();
         let after = apply(&live, &patch).unwrap();
@@ -310,7 +315,7 @@ mod tests {
         let object = id("ConfigMap b/x");
         let other = ParentRef { uid: uid("p-2"), ..parent() };
         let mut live = ObjectMeta { uid: Some("u".into()), ..ObjectMeta::default() };
-        mark(&manager(), &other, &object, &mut live).unwrap();
+        mark(&manager(), &BackPointer::new(&other, &object), &mut live).unwrap();
         assert!(detach_patch(&manager(), &parent(), &BTreeSet::new(), &object, &live).unwrap().0.is_empty());
         live.annotations.as_mut().unwrap().insert(manager().back_pointer_annotation(), "?".into());
         assert!(detach_patch(&manager(), &other, &BTreeSet::new(), &object, &live).unwrap().0.len() == 3);

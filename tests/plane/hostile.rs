@@ -244,7 +244,12 @@ async fn somebody_elses_object_with_copied_marks_outside_of_the_policy_holds_nob
     let parent = ParentRef::of(&scene.track).unwrap();
     let mut bait = config_map(&other, "bait", &[]);
     let manager = kube_custody::manager::Manager::new(MANAGER).unwrap();
-    kube_custody::ownership::mark(&manager, &parent, &itself, &mut bait.metadata).unwrap();
+    kube_custody::ownership::mark(
+        &manager,
+        &kube_custody::ownership::BackPointer::new(&parent, &itself),
+        &mut bait.metadata,
+    )
+    .unwrap();
     bait.metadata.finalizers = Some(vec!["x.example.com/hold".into()]);
     create(&scene.admin, &bait).await;
     // So that the watches have seen it.

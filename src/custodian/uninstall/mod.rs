@@ -221,9 +221,9 @@ where
     /// go of keeps everything that is its own, and stops nothing else.
     ///
     /// # Caveats
-    /// Marks do not say which cluster a parent lives in. Where this cluster is also a [target](crate::custodian::Target) of a
-    /// custodian elsewhere with the same manager domain and kind, that one's children are taken for those of parents that
-    /// are gone, and lose their marks: give each home cluster a manager domain of its own.
+    /// Where this cluster is also a [target](crate::custodian::Target) of a custodian elsewhere with the same manager domain,
+    /// what that one has here is left alone. Objects whose back-pointer somebody took off do not say so: of those, the label is
+    /// taken off.
     ///
     /// # Permissions
     /// Meant for an administrator: what the operator itself has, `list` on everything, `patch` on whatever carries keys,

@@ -135,7 +135,9 @@ impl Inner {
             }
         }
         unseen.sort_by(|a, b| (&a.what, &a.words).cmp(&(&b.what, &b.words)));
-        let mut found = findings(&self.manager, self.rulebook.proxies.as_ref(), seen);
+        // Where that cannot be told, whatever names a cluster is taken for another one's.
+        let here = site.cluster_id().await.ok();
+        let mut found = findings(&self.manager, self.rulebook.proxies.as_ref(), here.as_ref(), seen);
         self.look_behind(site, &mut found).await;
         Scan { breadth, findings: found, unseen }
     }
@@ -169,8 +171,13 @@ impl Inner {
         for parent in found.iter().filter(|f| f.part == Part::Parent) {
             known.insert(parent.object.clone(), Existence::Lives);
         }
-        let named: BTreeSet<_> =
-            found.iter().flat_map(|f| &f.parents).filter(|p| !known.contains_key(p)).cloned().collect();
+        let named: BTreeSet<_> = found
+            .iter()
+            .filter(|f| f.home.is_none())
+            .flat_map(|f| &f.parents)
+            .filter(|p| !known.contains_key(p))
+            .cloned()
+            .collect();
         let reads = named.into_iter().map(|parent| {
             async move {
                 let existence = self.existence(site, &parent).await;
@@ -213,6 +220,9 @@ impl Inner {
 fn behind(finding: &Finding, known: &BTreeMap<LiveRef, Existence>, living: &BTreeMap<Uid, LiveRef>) -> Behind {
     if finding.part == Part::Parent {
         return Behind::Lives(finding.object.clone());
+    }
+    if let Some(home) = &finding.home {
+        return Behind::Unknown { words: format!("its home is another cluster ({home})") };
     }
     let by_label = finding.label.as_ref().and_then(|uid| living.get(uid));
     let lives = |p: &&LiveRef| known.get(*p) == Some(&Existence::Lives);

@@ -8,6 +8,7 @@ use std::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::{
+    inventory::ClusterId,
     manager::Manager,
     object::{GroupKind, LiveRef, ObjectId, ResourceKind, Uid, group_of},
     ownership::{
@@ -132,6 +133,9 @@ pub struct Finding {
     pub traces: Traces,
     /// The parents it names: in its back-pointer, and as those of the proxies it refers to.
     pub parents: BTreeSet<LiveRef>,
+    /// The cluster that those live in, if its back-pointer names another one than that which was looked at: an operator there
+    /// takes care of it.
+    pub home: Option<ClusterId>,
     /// The parent's UID in its label.
     pub label: Option<Uid>,
     /// Whether a live parent stands behind it.
@@ -211,8 +215,13 @@ impl Sighting {
     }
 }
 
-/// The findings among what was seen, in order; an object that several groups serve once.
-pub(super) fn findings(manager: &Manager, proxies: Option<&ProxyKinds>, seen: Vec<Sighting>) -> Vec<Finding> {
+/// The findings among what was seen in cluster `here`, in order; an object that several groups serve once.
+pub(super) fn findings(
+    manager: &Manager,
+    proxies: Option<&ProxyKinds>,
+    here: Option<&ClusterId>,
+    seen: Vec<Sighting>,
+) -> Vec<Finding> {
     let mut by_uid: BTreeMap<Uid, Sighting> = BTreeMap::new();
     for sighting in seen {
         // The identity under which it was marked, where that is one of them.
@@ -244,6 +253,7 @@ pub(super) fn findings(manager: &Manager, proxies: Option<&ProxyKinds>, seen: Ve
             part,
             traces,
             parents,
+            home: s.pointer.as_ref().and_then(BackPointer::home).filter(|home| Some(*home) != here).cloned(),
             label: s.label,
             behind,
         })
@@ -272,6 +282,9 @@ pub(super) struct Parents {
 impl Parents {
     /// Why what an object carries must stay, that which makes it a parent aside; `Ok` if it can go.
     pub(super) fn may_clear(&self, manager: &Manager, finding: &Finding) -> Result<(), String> {
+        if let Some(home) = &finding.home {
+            return Err(format!("it belongs to a parent in cluster {home}"));
+        }
         for parent in &finding.parents {
             if parent.id.group_kind() != self.kind {
                 return Err(format!("it belongs to a parent of another kind, {parent}"));
@@ -290,8 +303,12 @@ impl Parents {
         Ok(())
     }
 
-    /// Whether an object is a parent of another kind, or belongs to one: that is not uninstalled.
+    /// Whether an object is a parent of another kind, or belongs to one, or to a parent in another cluster: that is not
+    /// uninstalled.
     pub(super) fn is_of_others(&self, manager: &Manager, finding: &Finding) -> bool {
+        if finding.home.is_some() && finding.part != Part::Parent {
+            return true;
+        }
         let other = |id: &ObjectId| id.group_kind() != self.kind;
         let labelled = finding.label.as_ref().is_some_and(|uid| self.others.contains_key(uid));
         let prefix = manager.hold_prefix(&self.kind);

@@ -6,7 +6,7 @@ use crate::{
     inventory::ClusterId,
     manager::Manager,
     object::{self, GroupKind, ObjectId, ParentRef, ResourceKind, Scope, Uid},
-    ownership::{Error, mark},
+    ownership::{BackPointer, Error, mark},
 };
 
 /// What a proxy owner stands for. It never changes: the definition's schema refuses it.
@@ -172,7 +172,7 @@ impl ProxyKinds {
             .data(serde_json::json!({ "spec": spec }));
         proxy.metadata.namespace = place.namespace().map(ToOwned::to_owned);
         proxy.metadata.finalizers = finalizer.then(|| vec![manager.proxy_finalizer()]);
-        mark(manager, parent, id, &mut proxy.metadata)?;
+        mark(manager, &BackPointer::new(parent, id), &mut proxy.metadata)?;
         Ok(proxy)
     }
 }

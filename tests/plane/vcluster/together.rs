@@ -2,6 +2,7 @@
 
 use control_plane::fixtures;
 use kube_custody::{
+    custodian::uninstall::{Breadth, Uninstall},
     object::ParentRef,
     ownership::proxy::{ClusterGitTrackOwner, GitTrackOwner, ProxyOwners},
 };
@@ -123,4 +124,26 @@ async fn proxies_elsewhere_name_the_home_cluster() {
     assert_eq!(live_proxies(&scene.admin, &scene.track).await, (vec![], vec![]), "none at home");
     scene.tear_down().await;
     assert_eq!(live_proxies(&plane.client(), &scene.track).await, (vec![], vec![]));
+}
+
+/// The target is the home of another installation of the same operator, which is uninstalled.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c51_an_uninstall_in_the_target_leaves_what_belongs_to_another_home() {
+    let plane = remote().await;
+    let vc = Vcluster::applied("vc-uninstall", plane).await;
+    let there = plane.client();
+    install(&there).await;
+    let resident = builder(there.clone()).build().unwrap();
+    let before = vc.set.iter().map(async |object| live(&there, object).await.unwrap().metadata.resource_version);
+    let before = futures::future::join_all(before).await;
+    let done = resident.uninstall(&Uninstall::release()).await.unwrap();
+    assert!(!done.left.iter().any(|left| vc.set.iter().any(|o| o.name_any() == left.id.name())), "{done:#?}");
+    let after = vc.set.iter().map(async |object| live(&there, object).await.unwrap().metadata.resource_version);
+    assert_eq!(futures::future::join_all(after).await, before);
+    let found = resident.scan(Breadth::Labelled).await.findings;
+    let away = found.iter().find(|f| f.object.id.name() == vc.set[0].name_any()).unwrap();
+    assert_eq!(away.home, Some(id_of(Plane::shared().await).await), "{away}");
+    vc.scene.delete().await;
+    vc.finish().await;
+    assert_eq!(vc.present(plane).await[1..], [false; 2]);
 }

@@ -2,9 +2,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 use super::*;
 use crate::{
+    inventory::ClusterId,
     object::ParentRef,
     ownership::{
-        mark,
+        BackPointer, mark,
         proxy::{ClusterGitTrackOwner, GitTrackOwner, ProxyOwners, proxy_name},
         testing::{id, manager, parent, uid},
     },
@@ -26,7 +27,7 @@ fn meta(object: &ObjectId, object_uid: &str, of: Option<&ParentRef>) -> ObjectMe
         ..ObjectMeta::default()
     };
     if let Some(of) = of {
-        mark(&manager(), of, object, &mut meta).unwrap();
+        mark(&manager(), &BackPointer::new(of, object), &mut meta).unwrap();
     }
     meta
 }
@@ -44,7 +45,7 @@ fn refer(meta: &mut ObjectMeta, name: &str, uid: &str) {
 fn found(all: &[(ObjectId, ObjectMeta)]) -> Vec<Finding> {
     let (manager, proxies) = (manager(), proxies());
     let sighting = |(id, meta): &(ObjectId, ObjectMeta)| Sighting::of(&manager, Some(&proxies), &resource(id), meta);
-    findings(&manager, Some(&proxies), all.iter().filter_map(sighting).collect())
+    findings(&manager, Some(&proxies), Some(&ClusterId(uid("here"))), all.iter().filter_map(sighting).collect())
 }
 
 #[test]
@@ -110,6 +111,21 @@ fn what_belongs_to_a_parent_that_is_not_done_with_stays() {
     assert!(!may(&known(&["p-1"], &[], &["p-1"], true), &ours), "what stays has the last word");
     let cluster = ParentRef { id: id("ClusterGitTrack.faros.pusher.com track"), ..parent() };
     assert!(!may(&known(&[], &[], &[], true), &child_of(&cluster)), "another kind is not uninstalled");
+}
+
+#[test]
+fn what_a_parent_in_another_cluster_has_stays() {
+    let child = id("ConfigMap b/x");
+    let pointed = |home: &str| {
+        let mut marked = meta(&child, "c", None);
+        let pointer = BackPointer::new(&parent(), &child).from_cluster(ClusterId(uid(home)));
+        mark(&manager(), &pointer, &mut marked).unwrap();
+        found(&[(child.clone(), marked)]).remove(0)
+    };
+    let done = known(&[], &[], &["p-1"], true);
+    let (here, there) = (pointed("here"), pointed("there"));
+    assert!(done.may_clear(&manager(), &here).is_ok() && !done.is_of_others(&manager(), &here));
+    assert!(done.may_clear(&manager(), &there).is_err() && done.is_of_others(&manager(), &there));
 }
 
 #[test]
