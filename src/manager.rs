@@ -81,6 +81,13 @@ impl Manager {
         self.key("retain")
     }
 
+    /// Annotation on a child by which another parent of the manager asks for it: the back-pointer that it would carry. A wish
+    /// and no claim; it stays on the object when that was handed over.
+    #[must_use]
+    pub fn wanted_annotation(&self) -> String {
+        self.key("wanted-by")
+    }
+
     /// Annotation on the parent: a [request to force](crate::force), which is a wish and no order.
     #[must_use]
     pub fn force_annotation(&self) -> String {
@@ -186,6 +193,7 @@ impl Manager {
             self.back_pointer_annotation(),
             self.retain_annotation(),
             self.waive_annotation(),
+            self.wanted_annotation(),
             self.finalizer(),
             self.applied_finalizer(),
             self.group_kinds_annotation(),

@@ -365,6 +365,9 @@ impl Pass<'_> {
             true if terminating => Err(Problem::BeingDeleted.into()),
             true if adopting => self.update(id, manifest, body, meta, false, round).await,
             true => Err(Failure::Adopt(uid)),
+            false if self.asks_for(id, manifest, &claim, &meta).await => {
+                Err(Problem::Exists { owner: format!("{claim}, and asked for") }.into())
+            }
             false => Err(Failure::NotOurs(Problem::Exists { owner: claim.to_string() })),
         }
     }

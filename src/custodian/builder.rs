@@ -30,7 +30,7 @@ use crate::{
     manager::Manager,
     object::{GroupKind, ObjectId, ParentRef},
     ownership::{
-        self, OwnershipPolicy,
+        self, HandOver, OwnershipPolicy,
         proxy::{ProxyKinds, ProxyOwners, References},
     },
     teardown::DEFAULT_CONCURRENCY,
@@ -50,6 +50,7 @@ pub struct Builder<K> {
     store: Option<Arc<dyn InventoryStore>>,
     rules: Rules,
     adoption: Adoption,
+    hand_over: HandOver,
     force_conflicts: bool,
     children_on_delete: DeletionPolicy,
     prune: bool,
@@ -88,6 +89,7 @@ where
             store: None,
             rules: Rules::standard(),
             adoption: Adoption::default(),
+            hand_over: HandOver::default(),
             force_conflicts: false,
             children_on_delete: DeletionPolicy::Delete,
             prune: true,
@@ -217,6 +219,16 @@ where
     /// Sets what happens to objects that exist already. [`Adoption::Never`] unless set.
     pub fn adoption(mut self, adoption: Adoption) -> Self {
         self.adoption = adoption;
+        self
+    }
+
+    /// Sets between which parents of this manager an object changes hands that one of them does not desire any more, and
+    /// another one does: it is handed over then, where it would have been pruned. [`HandOver::SameNamespace`] unless set.
+    ///
+    /// A parent among the desired objects, which may be the one that takes over, is first given the time to look at what it
+    /// was last told, if it reports an `observedGeneration`.
+    pub fn hand_over(mut self, between: HandOver) -> Self {
+        self.hand_over = between;
         self
     }
 
@@ -379,6 +391,7 @@ where
                 manager,
                 store,
                 adoption: self.adoption,
+                hand_over: self.hand_over,
                 force_conflicts: self.force_conflicts,
                 concurrency: self.concurrency,
                 custody,

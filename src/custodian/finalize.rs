@@ -1,6 +1,6 @@
 //! The teardown of a parent that is being deleted, slice by slice, until it is let go.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::time::Instant;
@@ -302,7 +302,7 @@ impl Inner {
                 session.removal
             }
             _ => {
-                let mut removal = Removal::new(self, at, parent, &inventory, None).await;
+                let mut removal = Removal::new(self, at, parent, &inventory, None, &BTreeMap::new()).await;
                 if let Some(version) = version.clone().filter(|_| !searched) {
                     let known = inventory.len();
                     let more = self.search_behind_the_record(at, meta, &mut removal, &mut inventory).await;

@@ -37,6 +37,7 @@ mod finalize;
 mod follow;
 mod forcing;
 mod gating;
+mod handing;
 mod holds;
 mod hub;
 mod intent;
@@ -94,7 +95,7 @@ use crate::{
     inventory::{DeletionPolicy, InUsePolicy, InventoryStore},
     manager::Manager,
     object::{GroupKind, ObjectId, ParentRef},
-    ownership::{BackPointer, OwnershipPolicy},
+    ownership::{BackPointer, HandOver, OwnershipPolicy},
 };
 
 /// After how long a parent is looked at again that waits for a decision.
@@ -172,6 +173,7 @@ pub(crate) struct Inner {
     pub(crate) manager: Manager,
     pub(crate) store: Arc<dyn InventoryStore>,
     pub(crate) adoption: Adoption,
+    hand_over: HandOver,
     pub(crate) force_conflicts: bool,
     pub(crate) concurrency: usize,
     custody: Finalizer,

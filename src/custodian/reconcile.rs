@@ -504,12 +504,20 @@ impl Inner {
         version: inventory::Version,
         outcome: &mut Outcome,
     ) -> Result<(), inventory::Error> {
-        let going = if self.may_prune(intent, inventory, outcome) { &intent.dropped } else { &intent.retired };
+        let mut going = if self.may_prune(intent, inventory, outcome) { &intent.dropped } else { &intent.retired };
+        if going.iter().any(|id| inventory.get(id).is_some_and(|entry| entry.role == Role::Child))
+            && let Some(unaware) = self.unaware(at, parent, intent).await
+        {
+            outcome.notes.push(format!("nothing is pruned before {unaware}, which may take it over, was reconciled"));
+            outcome.requeue = Some(WAIT);
+            going = &intent.retired;
+        }
         if going.is_empty() {
             return Ok(());
         }
         let version = self.force_pruned(parent, going, inventory, version, outcome).await?;
-        let mut removal = Removal::new(self, at, parent, inventory, Some(going)).await;
+        let successors = self.successors(at, inventory, going, at.hub.live(&parent.uid)).await;
+        let mut removal = Removal::new(self, at, parent, inventory, Some(going), &successors).await;
         removal.run(Some(Instant::now() + self.slice)).await;
         outcome.set_removal(removal.report());
         if removal.is_cut_short() {

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     graph::Node,
     inventory::{DeletionPolicy, Edge, EntryState, Inventory, Role},
-    object::{ObjectId, ParentRef, Uid},
+    object::{LiveRef, ObjectId, ParentRef, Uid},
     ownership::OwnershipPolicy,
     teardown::{
         Agenda, Authority, Block, Case, Course, Executor, Happened, Live, Progress, Reason, Report, Settled, Subject,
@@ -37,13 +37,14 @@ pub(super) struct Removal {
 }
 
 impl Removal {
-    /// A removal of the entries in `only`, or of all.
+    /// A removal of the entries in `only`, or of all; `successors` says which are handed over, and to whom.
     pub(super) async fn new(
         inner: &Inner,
         site: &Site,
         parent: &ParentRef,
         inventory: &Inventory,
         only: Option<&BTreeSet<ObjectId>>,
+        successors: &BTreeMap<ObjectId, LiveRef>,
     ) -> Self {
         let chosen = |id: &ObjectId| only.is_none_or(|only| only.contains(id));
         // Subscribe before looking, so that nothing that happens in between is lost.
@@ -73,6 +74,7 @@ impl Removal {
             subject.role = entry.role;
             subject.recreations = entry.recreations;
             subject.keep = entry.role == Role::Child && (keep_all || entry.deletion == DeletionPolicy::Keep);
+            subject.yield_to = successors.get(&entry.id).cloned();
             subject.in_use = inner.in_use_of(parent, entry);
             subject.strip = inner.to_strip(entry);
             // Other parents may wait for this one as a whole.

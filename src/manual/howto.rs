@@ -34,6 +34,14 @@
 //! ([`markers`](crate::markers) lists them; a value that is not known keeps the object and is reported). What is kept keeps
 //! what it requires, its Namespace and the definition of its kind.
 //!
+//! ## Move an object from one parent to another
+//!
+//! Take it out of one desired set and put it into the other's, in any order. The parent that desires it and does not have it asks
+//! for it, by an annotation on the object; the one that has it hands it over where it would have pruned it, marks and references
+//! in one write. So it is never deleted, and never nobody's. As long as the one that has it desires it, nothing changes. A parent
+//! that is deleted hands nothing over. Between whom this may happen is
+//! [`Builder::hand_over`](crate::custodian::Builder::hand_over)'s to say; in one namespace, unless set.
+//!
 //! ## Namespaces and definitions among the children
 //!
 //! Deleting a Namespace or a CustomResourceDefinition takes along whatever is in it, so each is looked into directly before its

@@ -74,6 +74,12 @@ pub enum Error {
         /// The parent.
         parent: LiveRef,
     },
+    /// Nobody asks for an object that is to be handed over.
+    #[error("{object} is not asked for by another parent any more: look at it again")]
+    NotWanted {
+        /// The object.
+        object: ObjectId,
+    },
     /// The two kinds given as proxies do not make a pair.
     #[error("{kind} is {found}, but the {wanted} proxy has to be {wanted}: swap the two kinds of the pair")]
     ProxyScope {

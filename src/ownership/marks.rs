@@ -1,6 +1,6 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use json_patch::{Patch, PatchOperation, RemoveOperation, TestOperation, jsonptr::PointerBuf};
+use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation, TestOperation, jsonptr::PointerBuf};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
@@ -94,7 +94,7 @@ pub fn detach_patch(
         && BackPointer::decode(text).is_ok_and(|pointer| pointer.parent().uid == parent.uid)
     {
         removal.value("annotations", &annotation, text);
-        for key in [manager.retain_annotation(), manager.waive_annotation()] {
+        for key in [manager.retain_annotation(), manager.waive_annotation(), manager.wanted_annotation()] {
             if let Some(value) = live.annotations.as_ref().and_then(|all| all.get(&key)) {
                 removal.value("annotations", &key, value);
             }
@@ -132,7 +132,7 @@ pub fn clear_patch(
 
 /// Operations that each remove one item after testing that it is still the one that was read.
 #[derive(Default)]
-struct Removal(Vec<PatchOperation>);
+pub(super) struct Removal(Vec<PatchOperation>);
 
 impl Removal {
     fn item(&mut self, remove: PointerBuf, test: PointerBuf, value: &str) {
@@ -140,14 +140,31 @@ impl Removal {
         self.0.push(PatchOperation::Remove(RemoveOperation { path: remove }));
     }
 
-    fn value(&mut self, map: &str, key: &str, value: &str) {
+    /// Puts another text in place of the one that was read, or where there is none.
+    pub(super) fn replace(&mut self, map: &str, all: Option<&BTreeMap<String, String>>, key: &str, value: &str) {
+        let path = PointerBuf::from_tokens(["metadata", map, key]);
+        match all.and_then(|all| all.get(key)) {
+            Some(before) => {
+                let value = Value::String(before.clone());
+                self.0.push(PatchOperation::Test(TestOperation { path: path.clone(), value }));
+            }
+            None if all.is_none() => {
+                let (path, value) = (PointerBuf::from_tokens(["metadata", map]), Value::Object(serde_json::Map::new()));
+                self.0.push(PatchOperation::Add(AddOperation { path, value }));
+            }
+            None => {}
+        }
+        self.0.push(PatchOperation::Add(AddOperation { path, value: Value::String(value.to_owned()) }));
+    }
+
+    pub(super) fn value(&mut self, map: &str, key: &str, value: &str) {
         let path = PointerBuf::from_tokens(["metadata", map, key]);
         self.item(path.clone(), path, value);
     }
 
     // Lists from the end, so that no removal moves an item that is still to be removed.
 
-    fn references(mut self, live: &ObjectMeta, ours: impl Fn(&str) -> bool) -> Self {
+    pub(super) fn references(mut self, live: &ObjectMeta, ours: impl Fn(&str) -> bool) -> Self {
         for (index, reference) in live.owner_references.as_deref().unwrap_or_default().iter().enumerate().rev() {
             if ours(&reference.uid) {
                 let index = index.to_string();
@@ -159,7 +176,7 @@ impl Removal {
         self
     }
 
-    fn finalizers(mut self, live: &ObjectMeta, ours: impl Fn(&str) -> bool) -> Self {
+    pub(super) fn finalizers(mut self, live: &ObjectMeta, ours: impl Fn(&str) -> bool) -> Self {
         for (index, finalizer) in live.finalizers.as_deref().unwrap_or_default().iter().enumerate().rev() {
             if ours(finalizer) {
                 let path = PointerBuf::from_tokens(["metadata", "finalizers", &index.to_string()]);
@@ -169,7 +186,7 @@ impl Removal {
         self
     }
 
-    fn guarded(self, object: &ObjectId, live: &ObjectMeta) -> Result<Patch, Error> {
+    pub(super) fn guarded(self, object: &ObjectId, live: &ObjectMeta) -> Result<Patch, Error> {
         let uid = Uid::of(live).ok_or_else(|| Error::NotLive { object: object.clone() })?;
         if self.0.is_empty() {
             return Ok(Patch(Vec::new()));

@@ -16,6 +16,7 @@
 mod back_pointer;
 mod claim;
 mod error;
+mod hand_over;
 mod legality;
 mod marks;
 mod policy;
@@ -26,6 +27,7 @@ pub use self::{
     back_pointer::{BackPointer, Unreadable},
     claim::{Claim, judge, judge_marks},
     error::{Error, KeyPlace},
+    hand_over::{HandOver, ask_patch, hand_over_patch, wanted_by, withdraw_patch},
     legality::{Illegal, check_reference},
     marks::{check_unmarked, clear_patch, detach_patch, mark, strip_patch},
     policy::{Ignored, IgnoredReason, OwnershipPolicy},

@@ -33,7 +33,8 @@ use crate::{
     api::{finalizer_off, finalizers_off, get_metadata, patch_metadata, patched_by},
     discovery::{Crd, Resolution, Resolver},
     graph::Node,
-    object::{ObjectId, ResourceKind, Uid},
+    manager::Manager,
+    object::{ObjectId, ParentRef, ResourceKind, Uid},
     ownership::{self, proxy::proxy_references},
 };
 
@@ -323,6 +324,7 @@ impl Executor {
             Step::Unguard(live) => self.unguard(subject, &live).await,
             Step::Strip(live) => self.strip(subject, &live).await,
             Step::Detach(live) => self.detach(subject, &live).await,
+            Step::HandOver(live) => self.hand_over(subject, &live).await,
             Step::Unreference(live) => self.unreference(subject, &live).await,
             Step::Resolve => match self.resolver.refresh(&subject.id.group_kind()).await {
                 Resolution::Served(kind) => Event::Resolved(Some(kind)),
@@ -381,30 +383,42 @@ impl Executor {
 
     /// Takes this parent's marks off an object, in the state that was read for it.
     async fn detach(&self, subject: &Subject, live: &Live) -> Event {
+        self.part_with(subject, live, ownership::detach_patch).await
+    }
+
+    /// Marks an object for the parent that asks for it, in the state that was read for it.
+    async fn hand_over(&self, subject: &Subject, live: &Live) -> Event {
+        self.part_with(subject, live, ownership::hand_over_patch).await
+    }
+
+    async fn part_with(&self, subject: &Subject, live: &Live, patch: PatchOf) -> Event {
         let Authority::Marks { manager, parent } = self.authority.as_ref() else { return Event::Detached };
         let meta = match self.read(subject).await {
             Ok(meta) => meta,
             Err(refusal) => return Event::Refused(refusal),
         };
         match Live::of(&meta, Some(manager)) {
-            Some(now) if now.uid == live.uid && now.is_ours(&self.authority, &subject.id) => {}
+            Some(now)
+                if now.uid == live.uid
+                    && now.wanted_by == live.wanted_by
+                    && now.is_ours(&self.authority, &subject.id) => {}
             Some(now) => return Event::Live(now),
             None => return Event::Changed,
         }
         let owners = proxy_references(manager, &parent.id, &meta);
-        self.remove(subject, ownership::detach_patch(manager, parent, &owners, &subject.id, &meta)).await
+        self.remove(subject, patch(manager, parent, &owners, &subject.id, &meta)).await
     }
 
-    /// Takes references to the parent's proxies off an object, and nothing else.
+    /// Takes references to the parent's proxies off an object, and the parent's request for it, and nothing else.
     async fn unreference(&self, subject: &Subject, live: &Live) -> Event {
         let Authority::Marks { manager, parent } = self.authority.as_ref() else { return Event::Detached };
-        if live.owners.is_empty() {
+        if live.owners.is_empty() && live.wanted_by.as_deref() != Some(&parent.live()) {
             return Event::Detached;
         }
         match self.read(subject).await {
             Ok(meta) => {
                 let owners = proxy_references(manager, &parent.id, &meta);
-                self.remove(subject, ownership::strip_patch(&subject.id, &meta, &owners)).await
+                self.remove(subject, ownership::withdraw_patch(manager, parent, &owners, &subject.id, &meta)).await
             }
             Err(refusal) => Event::Refused(refusal),
         }
@@ -419,6 +433,10 @@ impl Executor {
         }
     }
 }
+
+/// The patch by which a parent parts with an object, as it was read.
+type PatchOf =
+    fn(&Manager, &ParentRef, &BTreeSet<Uid>, &ObjectId, &ObjectMeta) -> Result<json_patch::Patch, ownership::Error>;
 
 /// A refused PATCH proves nothing about existence, and a `test` in it that failed says that the object changed: ask.
 fn after_patch(refusal: Refusal) -> Event {

@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use crate::{
     manager::Manager,
     markers::{self, Marker},
-    object::{ObjectId, ParentRef, Uid},
+    object::{LiveRef, ObjectId, ParentRef, Uid},
     ownership::{self, Claim},
 };
 
@@ -44,6 +44,8 @@ pub struct Live {
     pub label: Option<String>,
     /// The manager's back-pointer annotation, if there is one.
     pub back_pointer: Option<String>,
+    /// By which other parent of the manager it is asked for, if it is.
+    pub wanted_by: Option<Box<LiveRef>>,
 }
 
 impl Live {
@@ -62,6 +64,7 @@ impl Live {
             markers: markers::read(meta.labels.as_ref().unwrap_or(&none), meta.annotations.as_ref().unwrap_or(&none)),
             label: manager.and_then(|m| mark(&meta.labels, m.parent_label())),
             back_pointer: manager.and_then(|m| mark(&meta.annotations, m.back_pointer_annotation())),
+            wanted_by: manager.and_then(|m| ownership::wanted_by(m, meta)).map(Box::new),
         })
     }
 

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     answer::{Answer, Refusal},
     inventory::{EntryState, InUsePolicy, Role},
-    object::{ObjectId, ResourceKind, Uid},
+    object::{LiveRef, ObjectId, ResourceKind, Uid},
     ownership::Claim,
 };
 
@@ -210,6 +210,8 @@ pub struct Subject {
     pub recreations: u32,
     /// Leave it in the cluster.
     pub keep: bool,
+    /// Mark it for this parent instead, if it asks for it.
+    pub yield_to: Option<LiveRef>,
     /// What happens if something else uses it, for what contains other objects.
     pub in_use: InUsePolicy,
     /// Finalizers of others to strip, by an admitted request, once it is being deleted.
@@ -233,6 +235,7 @@ impl Subject {
             role: Role::Child,
             recreations: 0,
             keep: false,
+            yield_to: None,
             in_use: InUsePolicy::Hold,
             strip: BTreeSet::new(),
             propagation: Propagation::Background,
@@ -262,8 +265,10 @@ pub enum Step {
     Strip(Live),
     /// Take this parent's marks off and leave the object.
     Detach(Live),
+    /// Mark it for the parent that asks for it, in place of this one.
+    HandOver(Live),
     /// Take the references to this parent's proxies off an object that is not ours any more, or was given up, so that the
-    /// garbage collector does not take it along with them. Nothing else of it is touched.
+    /// garbage collector does not take it along with them, and this parent's request for it. Nothing else is touched.
     Unreference(Live),
     /// It is terminating: wait for a change, then ask [`Event::Changed`].
     Wait,
@@ -392,6 +397,28 @@ impl Case {
         }
     }
 
+    /// Whether it is to be marked for the parent that asks for it.
+    fn yields(&self, live: &Live) -> bool {
+        self.subject.role == Role::Child
+            && live.wanted_by.is_some()
+            && live.wanted_by.as_deref() == self.subject.yield_to.as_ref()
+    }
+
+    /// Whether another parent asked for it, and has it by now.
+    fn was_handed_over(&self, live: &Live) -> bool {
+        let Authority::Marks { parent, .. } = self.authority.as_ref() else { return false };
+        let claim = live.claim(parent, &self.subject.id);
+        self.yields(live)
+            && matches!(claim, Claim::OtherParent { parent, .. } if Some(&parent) == self.subject.yield_to.as_ref())
+    }
+
+    /// Whether this parent asks another one of the manager for it.
+    fn is_asked_for(&self, live: &Live) -> bool {
+        let Authority::Marks { parent, .. } = self.authority.as_ref() else { return false };
+        let claim = live.claim(parent, &self.subject.id);
+        live.wanted_by.as_deref() == Some(&parent.live()) && matches!(claim, Claim::OtherParent { .. })
+    }
+
     /// The first step, once everything that depends on the object is settled.
     #[must_use]
     pub fn start(&mut self) -> Step {
@@ -516,6 +543,9 @@ impl Case {
         if !self.may_delete(&live) {
             return match recorded {
                 Some(_) if !same => Step::Settle(Settled::Gone(Proof::Replaced { by: live.uid })),
+                Some(_) if self.was_handed_over(&live) => Step::Settle(Settled::Detached),
+                // It was somebody else's when it was asked for, and is still.
+                None if self.is_asked_for(&live) => Step::Unreference(live),
                 // Detaching, or somebody else, took the marks off; a reference may be left.
                 _ if self.is_kept() => Step::Unreference(live),
                 // On its way out already: there is nothing left to send, whoever took the marks off.
@@ -530,6 +560,9 @@ impl Case {
                 self.unrecorded = true;
             }
             self.subject.uid = Some(live.uid.clone());
+        }
+        if !self.unrecorded && !live.is_terminating() && self.yields(&live) {
+            return Step::HandOver(live);
         }
         if self.is_kept() {
             return Step::Detach(live);

@@ -11,7 +11,8 @@ use kube::{Client, ResourceExt, api::DynamicObject};
 use kube_custody::{
     custodian::{Adoption, Error, Outcome, Phase, Problem, Watch},
     inventory::{Entry, EntryState, Origin},
-    object::{ResourceKind, Scope, Uid},
+    object::{ParentRef, ResourceKind, Scope, Uid},
+    ownership::HandOver,
     teardown::{Blocker, Proof, Reason},
 };
 use serde_json::{Value, json};
@@ -342,23 +343,31 @@ async fn c31_a_desired_object_whose_name_is_taken_by_a_copy_is_left_alone() {
 
 #[tokio::test]
 async fn c29_an_object_of_another_parent_of_the_same_manager_stays_theirs() {
-    let scene = Scene::new("c29").await;
-    let other = parent(&scene.admin, &scene.ns, "other").await;
-    let shared = namespace(&fixtures::ns("c29-shared"));
-    let inside = config_map(&shared.name_any(), "theirs", &[]);
-    let first = [shared.clone(), inside.clone()];
-    settle(&scene.custodian, &scene.admin, &other, &first).await;
-    let before = live(&scene.admin, &shared).await.unwrap();
-    let mine = config_map(&shared.name_any(), "mine", &[]);
-    let set = [shared.clone(), mine.clone()];
-    let outcome = scene.until("it is reported", &set, |o| problem(o, &shared.name_any()).is_some()).await;
-    let problem = problem(&outcome, &shared.name_any());
-    assert!(matches!(problem, Some(Problem::Exists { owner }) if owner.contains("/other")), "{outcome:#?}");
-    scene.tear_down().await;
-    assert_untouched(&scene.admin, &before).await;
-    assert!(exists(&scene.admin, &inside).await);
-    delete(&scene.admin, &other).await;
-    assert_eq!(settle(&scene.custodian, &scene.admin, &other, &[]).await.phase, Phase::Released);
+    for between in [HandOver::Never, HandOver::SameNamespace] {
+        let scene = Scene::with("c29", |b| b.hand_over(between)).await;
+        let other = parent(&scene.admin, &scene.ns, "other").await;
+        let shared = namespace(&fixtures::ns("c29-shared"));
+        let inside = config_map(&shared.name_any(), "theirs", &[]);
+        let first = [shared.clone(), inside.clone()];
+        settle(&scene.custodian, &scene.admin, &other, &first).await;
+        let before = live(&scene.admin, &shared).await.unwrap();
+        let mine = config_map(&shared.name_any(), "mine", &[]);
+        let set = [shared.clone(), mine.clone()];
+        let outcome = scene.until("it is reported", &set, |o| problem(o, &shared.name_any()).is_some()).await;
+        let problem = problem(&outcome, &shared.name_any());
+        assert!(matches!(problem, Some(Problem::Exists { owner }) if owner.contains("/other")), "{outcome:#?}");
+        scene.tear_down().await;
+        if between == HandOver::Never {
+            assert_untouched(&scene.admin, &before).await;
+        }
+        // Who asked for it leaves nothing behind.
+        let now = live(&scene.admin, &shared).await.unwrap();
+        assert_eq!(now.metadata.uid, before.metadata.uid);
+        assert_eq!((now.labels(), now.annotations()), (before.labels(), before.annotations()));
+        assert!(exists(&scene.admin, &inside).await);
+        delete(&scene.admin, &other).await;
+        assert_eq!(settle(&scene.custodian, &scene.admin, &other, &[]).await.phase, Phase::Released);
+    }
 }
 
 #[tokio::test]
@@ -960,4 +969,112 @@ async fn c28_nothing_of_a_secret_is_written_or_said_anywhere_else() {
     assert!(writes.len() > 5, "the record and the proxies were written");
     release(&scene.admin, &secret).await;
     assert_eq!(scene.settle(&[]).await.phase, Phase::Released);
+}
+
+/// kustomize-controller#338, #339: an object moves from a parent's set into that of a parent that is its child.
+struct Move {
+    scene: Scene,
+    x: DynamicObject,
+    inner: DynamicObject,
+    uid: Option<String>,
+}
+
+impl Move {
+    async fn new(prefix: &str) -> Self {
+        let scene = Scene::new(prefix).await;
+        let x = scene.map("x", &[]);
+        let inner = Self::inner(&scene, "/1");
+        scene.apply(&[x.clone(), inner.clone()]).await;
+        let uid = live(&scene.admin, &x).await.unwrap().metadata.uid;
+        scene.log.clear();
+        Self { scene, x, inner, uid }
+    }
+
+    fn inner(scene: &Scene, path: &str) -> DynamicObject {
+        object(json!({
+            "apiVersion": "faros.pusher.com/v1alpha1", "kind": "GitTrack",
+            "metadata": {"name": "inner", "namespace": scene.ns}, "spec": {"path": path},
+        }))
+    }
+
+    /// One pass of the parent that is a child, which wants the object from now on.
+    async fn inner_pass(&self) -> Outcome {
+        let track: GitTrack =
+            serde_json::from_value(serde_json::to_value(live(&self.scene.admin, &self.inner).await.unwrap()).unwrap())
+                .unwrap();
+        reconcile(&self.scene.custodian, &track, std::slice::from_ref(&self.x)).await
+    }
+
+    async fn outer_pass(&self) -> Outcome {
+        self.scene.pass(std::slice::from_ref(&self.inner)).await
+    }
+
+    /// The object lived on, and belongs to the other parent by now.
+    async fn assert_moved(&self) {
+        fixtures::eventually_ok("both are done", async || {
+            let outcomes = [self.outer_pass().await, self.inner_pass().await];
+            let done = outcomes.iter().all(|o| o.phase == Phase::Applied);
+            if done { Ok(()) } else { Err(format!("{outcomes:#?}")) }
+        })
+        .await;
+        let x = live(&self.scene.admin, &self.x).await.expect("it was to live on");
+        assert_eq!(x.metadata.uid, self.uid);
+        assert!(self.scene.attempted().is_empty(), "{:?}", self.scene.attempted());
+        let inner = live(&self.scene.admin, &self.inner).await.unwrap();
+        assert_eq!(x.labels()[&format!("{MANAGER}/parent-uid")], inner.metadata.uid.clone().unwrap());
+        assert!(!self.scene.inventory().await.entries().any(|e| e.id.name() == "x"));
+        // And it goes with the one that has it.
+        self.scene.delete().await;
+        fixtures::eventually("all is gone", async || {
+            if exists(&self.scene.admin, &self.inner).await {
+                self.inner_pass().await;
+            }
+            let Some(outer) = reload(&self.scene.admin, &self.scene.track).await else { return Some(()) };
+            reconcile(&self.scene.custodian, &outer, &[]).await;
+            None
+        })
+        .await;
+        assert!(!exists(&self.scene.admin, &self.x).await);
+    }
+}
+
+#[tokio::test]
+async fn c32_what_is_asked_for_before_it_is_dropped_is_handed_over() {
+    let moving = Move::new("c32-asked").await;
+    let refused = moving.inner_pass().await;
+    assert!(refused.unapplied.iter().any(|u| u.to_string().contains("asked for")), "{refused:#?}");
+    // As long as it is desired where it is, nothing follows.
+    let both = [moving.x.clone(), moving.inner.clone()];
+    assert_eq!(moving.scene.pass(&both).await.phase, Phase::Applied);
+    moving.assert_moved().await;
+}
+
+#[tokio::test]
+async fn c32_who_asks_and_changes_its_mind_is_given_nothing() {
+    let moving = Move::new("c32-mind").await;
+    moving.inner_pass().await;
+    let inner: GitTrack =
+        serde_json::from_value(serde_json::to_value(live(&moving.scene.admin, &moving.inner).await.unwrap()).unwrap())
+            .unwrap();
+    let other = [moving.scene.map("other", &[])];
+    let outcome = settle(&moving.scene.custodian, &moving.scene.admin, &inner, &other).await;
+    assert_eq!(outcome.phase, Phase::Applied, "{outcome:#?}");
+    let x = live(&moving.scene.admin, &moving.x).await.unwrap();
+    assert!(!x.annotations().contains_key(&format!("{MANAGER}/wanted-by")), "it is not asked for any more");
+    moving.scene.apply(std::slice::from_ref(&moving.inner)).await;
+    assert!(!exists(&moving.scene.admin, &moving.x).await);
+}
+
+/// Whoever may write the object can have it ask for anybody.
+#[tokio::test]
+async fn c32_a_request_that_no_record_confirms_is_not_followed() {
+    let moving = Move::new("c32-forged").await;
+    let inner: GitTrack =
+        serde_json::from_value(serde_json::to_value(live(&moving.scene.admin, &moving.inner).await.unwrap()).unwrap())
+            .unwrap();
+    let pointer = kube_custody::ownership::BackPointer::new(&ParentRef::of(&inner).unwrap(), &moving.scene.id("x"));
+    let forged = json!({"metadata": {"annotations": {format!("{MANAGER}/wanted-by"): pointer.encode()}}});
+    patch(&moving.scene.admin, &moving.x, forged).await;
+    moving.scene.apply(std::slice::from_ref(&moving.inner)).await;
+    assert!(!exists(&moving.scene.admin, &moving.x).await);
 }

@@ -549,6 +549,44 @@ async fn c16_containment_and_use_between_the_same_two_parents_do_not_deadlock() 
     assert!(!exists(&stage.admin, &used).await && !exists(&stage.admin, &user).await);
 }
 
+/// kustomize-controller#338: an object moves from a parent's set into its child's, and the parent is the first to know.
+#[tokio::test]
+async fn c32_what_moves_into_a_child_parents_set_lives_on() {
+    let mut stage = Stage::new("move").await;
+    stage.run(Some(gate(stage.operator.clone())));
+    let ns = stage.ns.clone();
+    let x = config_map(&ns, "x", &[]);
+    let base = stage.parent("base", &[], &[config_map(&ns, "base", &[])]).await;
+    let before = inner(&stage, "inner", &[]);
+    let outer = stage.parent("outer", &[], &[before, x.clone()]).await;
+    stage.applied(&base).await;
+    stage.applied(&outer).await;
+    fixtures::eventually("the child is applied", async || {
+        let inner = reload_dynamic(&stage, "inner").await?;
+        inner.conditions().iter().any(|c| c.type_ == status::READY && c.status == "True").then_some(())
+    })
+    .await;
+    let uid = live(&stage.admin, &x).await.unwrap().metadata.uid;
+    stage.log.clear();
+
+    let after = inner(&stage, "inner", &["base"]);
+    stage.planned::<Kustomization>(&ns, "inner", names(&["base"]), std::slice::from_ref(&x));
+    stage.planned::<Kustomization>(&ns, "outer", names(&[]), &[after]);
+    stage.annotate(&outer, "moved", "x").await;
+    let taker = fixtures::eventually("it has changed hands", async || {
+        let inner = reload_dynamic(&stage, "inner").await?;
+        let label = live(&stage.admin, &x).await?.labels().get("kustomization.example.com/parent-uid").cloned();
+        (label == inner.metadata.uid).then_some(inner)
+    })
+    .await;
+    stage.applied(&taker).await;
+    assert_eq!(live(&stage.admin, &x).await.unwrap().metadata.uid, uid);
+    assert_eq!(deletions(&stage.log), Vec::<String>::new());
+    stage.delete(&outer).await;
+    stage.gone(&outer).await;
+    assert!(!exists(&stage.admin, &x).await);
+}
+
 async fn reload_dynamic(stage: &Stage, name: &str) -> Option<Kustomization> {
     stage.api::<Kustomization>(&stage.ns).get_opt(name).await.unwrap()
 }

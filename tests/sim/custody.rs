@@ -153,33 +153,122 @@ async fn a_namespace_deleted_under_the_parent_takes_nothing_along_unproven() {
     assert!(world.cluster.objects("clusterroles.rbac.authorization.k8s.io").is_empty());
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_crash_at_any_call_loses_nothing() {
-    let desired = [map("home", "near", "1"), map("far", "far", "1"), role("wide", "/namespaces/far/ConfigMap/far")];
-    let mut at = 0;
-    loop {
-        at += 1;
+/// A life with a change in it, from the first apply to the parent's end.
+async fn live(world: &World) {
+    let mut desired =
+        vec![map("home", "near", "1"), map("far", "far", "1"), role("wide", "/namespaces/far/ConfigMap/far")];
+    world.settle(&desired).await;
+    desired[1] = map("far", "far", "2");
+    desired.remove(0);
+    world.settle(&desired).await;
+    let _ = world.tracks.delete("track", &DeleteParams::default()).await;
+    world.settle(&desired).await;
+}
+
+/// Goes through a life once for each of its calls, with trouble at that call.
+async fn with_trouble_at_each_call(trouble: Trouble) {
+    for at in 1.. {
         let mut world = World::new(3).await;
-        let trouble = if at % 2 == 0 { Trouble::CrashAfter } else { Trouble::CrashBefore };
         world.cluster.inject(Fault::new(trouble).user("operator").nth(at));
-        let life = async {
-            world.settle(&desired).await;
-            world.tracks.delete("track", &DeleteParams::default()).await.unwrap();
-            world.settle(&desired).await
-        };
-        if tokio::time::timeout(Duration::from_secs(600), life).await.is_ok() {
-            assert!(at > 20, "every call of a life was one at which to crash: {at}");
+        if tokio::time::timeout(Duration::from_secs(3600), live(&world)).await.is_err() {
+            // A new process goes on.
+            world.custodian = custodian(world.cluster.client_as("operator"));
+            live(&world).await;
+        }
+        let calls = world.cluster.audit().by("operator");
+        let place = || format!("{trouble:?} at call {at}: {calls}");
+        assert!(world.tracks.get_opt("track").await.unwrap().is_none(), "{}", place());
+        for resource in ["configmaps", "clusterroles.rbac.authorization.k8s.io", "gittrackowners.faros.pusher.com"] {
+            assert_eq!(world.cluster.objects(resource), [], "{}", place());
+        }
+        let deleted = deletions(&world.cluster);
+        let position = |name: &str| deleted.iter().position(|line| line.contains(name));
+        assert!(position("/wide") < position("/far/far"), "{}", place());
+        if at > calls.calls().len() {
+            assert!(at > 30, "every call of a life met trouble: {at}");
             return;
         }
-        // A new process goes on.
-        world.custodian = custodian(world.cluster.client_as("operator"));
-        world.settle(&desired).await;
-        let _ = world.tracks.delete("track", &DeleteParams::default()).await;
-        world.settle(&desired).await;
-        assert!(world.tracks.get_opt("track").await.unwrap().is_none(), "call {at}");
-        let left = world.cluster.objects("configmaps");
-        assert_eq!(left, [], "call {at}: {}", world.cluster.audit().by("operator"));
-        assert!(world.cluster.objects("clusterroles.rbac.authorization.k8s.io").is_empty(), "call {at}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_before_any_call_loses_nothing() {
+    with_trouble_at_each_call(Trouble::CrashBefore).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_after_any_call_loses_nothing() {
+    with_trouble_at_each_call(Trouble::CrashAfter).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_lost_at_any_call_loses_nothing() {
+    with_trouble_at_each_call(Trouble::AnswerLost).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn any_call_may_be_refused_once() {
+    for code in [403, 409, 429, 500, 503, 504] {
+        with_trouble_at_each_call(Trouble::Refused(code)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn any_call_may_fail_to_arrive_or_arrive_twice() {
+    with_trouble_at_each_call(Trouble::Unsent).await;
+    with_trouble_at_each_call(Trouble::Repeated).await;
+    with_trouble_at_each_call(Trouble::TimedOut(Duration::from_secs(30))).await;
+}
+
+/// kustomize-controller#338: an object changes hands, and either operator may die at any call.
+#[tokio::test(start_paused = true)]
+async fn c32_a_crash_at_any_call_of_a_hand_over_deletes_nothing() {
+    for trouble in [Trouble::CrashBefore, Trouble::CrashAfter] {
+        for at in 1.. {
+            let mut world = World::new(5).await;
+            let taker = GitTrack::new("taker", GitTrackSpec { path: "/".into() });
+            world.tracks.create(&PostParams::default(), &taker).await.unwrap();
+            let (x, y) = (map("home", "x", "1"), map("home", "y", "1"));
+            world.settle(&[x.clone(), y.clone()]).await;
+            let uid = world.cluster.object("configmaps", "home", "x").unwrap()["metadata"]["uid"].clone();
+            world.cluster.clear_audit();
+            world.cluster.inject(Fault::new(trouble).user("operator").nth(at));
+            let (sets, mut crashed) = ([x, y], false);
+            for _ in 0..2 {
+                let moving = async {
+                    for _ in 0..20 {
+                        let taker = world.tracks.get("taker").await.unwrap();
+                        let set = Desired::from(sets[..1].to_vec());
+                        let taken =
+                            world.custodian.reconcile(&taker, async |_: Arc<GitTrack>| Ok::<_, std::io::Error>(set));
+                        let taken = taken.await.phase == Phase::Applied;
+                        let given = world.reconcile(&sets[1..]).await.unwrap().phase == Phase::Applied;
+                        world.cluster.settle().await.unwrap();
+                        if taken && given {
+                            return;
+                        }
+                        tokio::time::sleep(Duration::from_secs(1)).await;
+                    }
+                    panic!("{trouble:?} at {at}: {}", world.cluster.audit().by("operator"));
+                };
+                if tokio::time::timeout(Duration::from_secs(3600), moving).await.is_ok() {
+                    break;
+                }
+                crashed = true;
+                world.custodian = custodian(world.cluster.client_as("operator"));
+            }
+            let calls = world.cluster.audit().by("operator");
+            let now = world.cluster.object("configmaps", "home", "x").unwrap();
+            let taker = world.tracks.get("taker").await.unwrap();
+            assert_eq!(now["metadata"]["uid"], uid, "{trouble:?} at {at}: {calls}");
+            let label = &now["metadata"]["labels"][format!("{MANAGER}/parent-uid")];
+            assert_eq!(*label, json!(taker.metadata.uid), "{trouble:?} at {at}: {calls}");
+            assert!(!deletions(&world.cluster).iter().any(|line| line.contains("/x")), "{trouble:?} at {at}: {calls}");
+            if !crashed {
+                assert!(at > 10, "{at}");
+                break;
+            }
+        }
     }
 }
 

@@ -1,6 +1,10 @@
 //! Letting go of one parent and of everything that is its own, without deleting a child.
 
-use std::{collections::BTreeSet, fmt, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    time::Duration,
+};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube_client::api::{DynamicObject, Patch};
@@ -149,7 +153,7 @@ impl Inner {
             return Ok(Ok(loosened));
         }
         let owner = inventory.parent.clone();
-        let mut removal = Removal::new(self, at, &owner, inventory, Some(&only)).await;
+        let mut removal = Removal::new(self, at, &owner, inventory, Some(&only), &BTreeMap::new()).await;
         let mut unfinished = usize::MAX;
         let (mut report, mut since) = (removal.report(), Instant::now());
         while !removal.is_over() && Instant::now() < deadline {
