@@ -17,6 +17,9 @@
 //!
 //! With Namespaces or CustomResourceDefinitions among the children, the look into them before their DELETE has rights of its own
 //! (`list` on Pods, PersistentVolumeClaims, parents and children): [`Setup`](crate::rbac::Setup) lists them by the in-use policy.
+//! Where children live in another cluster, or are managed as a tenant, [`Setup::elsewhere`](crate::rbac::Setup::elsewhere) splits
+//! the table in two, one for each identity. What an administrator needs for an uninstall is a third:
+//! [`Setup::rights_to_uninstall`](crate::rbac::Setup::rights_to_uninstall).
 //!
 //! Two things have no fallback. Without the id of the cluster another cluster's "not found" could not be told from this one's, so
 //! the error says which rule is missing. And a right on children in a namespace that is gone together with that namespace leaves

@@ -42,12 +42,15 @@ pub struct Setup {
     status: bool,
     in_use: InUsePolicy,
     scanned: Vec<ResourceKind>,
+    rules: bool,
+    elsewhere: bool,
     more: Vec<Right>,
 }
 
 impl Setup {
     /// An operator for parents of this kind, without children, proxies or holds, that works everywhere, watches by
-    /// [`Watch::Auto`], keeps inventories beside the parents, and runs a controller that publishes conditions.
+    /// [`Watch::Auto`], keeps inventories beside the parents, uses the standard rules, and runs a controller that publishes
+    /// conditions. Children are where the parents are, and the operator acts as itself.
     pub fn new(parent: ResourceKind) -> Self {
         Self {
             parent,
@@ -61,6 +64,8 @@ impl Setup {
             status: true,
             in_use: InUsePolicy::default(),
             scanned: Vec::new(),
+            rules: true,
+            elsewhere: false,
             more: Vec::new(),
         }
     }
@@ -159,32 +164,115 @@ impl Setup {
         self
     }
 
-    /// Adds what the operator needs beyond: for its own purposes, or for rules that read objects.
+    /// Sets whether rules read Roles and ClusterRoles that are outside of the desired set, as the standard ones do where it has
+    /// bindings, workloads and custom resources. They do unless set.
+    pub fn rules(mut self, rules: bool) -> Self {
+        self.rules = rules;
+        self
+    }
+
+    /// Sets whether children live in other clusters, or are managed as somebody else
+    /// ([`Builder::target`](crate::custodian::Builder::target)): what that identity needs is then listed by
+    /// [`rights_at_target`](Self::rights_at_target) only. They do not unless set.
+    pub fn elsewhere(mut self, elsewhere: bool) -> Self {
+        self.elsewhere = elsewhere;
+        self
+    }
+
+    /// Adds what the operator needs beyond: for its own purposes, or for rules of its own that read objects.
     pub fn also(mut self, rights: impl IntoIterator<Item = Right>) -> Self {
         self.more.extend(rights);
         self
     }
 
-    /// The least rights.
+    /// The least rights where the parents are.
     #[must_use]
     pub fn rights(&self) -> Rights {
         let mut rights = Rights::default();
         rights.extend(self.on_parents());
-        self.children.iter().for_each(|kind| rights.extend(self.on_children(kind)));
-        let pair = self.proxies.iter().flat_map(|pair| [pair.namespaced(), pair.cluster()]);
-        pair.filter(|kind| self.may_have(kind)).for_each(|kind| rights.extend(self.on_proxies(kind)));
         rights.extend(self.on_records());
-        rights.extend(self.on_definitions());
         rights.extend(self.on_held());
-        rights.extend(self.inside_containers());
-        rights.extend([Right::required(
+        rights.extend([Self::cluster_id()]);
+        if !self.elsewhere {
+            rights.extend(self.about_children());
+        }
+        rights.extend(self.more.iter().cloned());
+        rights
+    }
+
+    /// The least rights of the identity that children are managed as, where they live, if that is
+    /// [`elsewhere`](Self::elsewhere). Proxies are among them only if the [`Target`](crate::custodian::Target) uses them: leave
+    /// them out here otherwise.
+    ///
+    /// A tenant who is impersonated in the parents' own cluster needs no right on `kube-system`.
+    #[must_use]
+    pub fn rights_at_target(&self) -> Rights {
+        self.about_children().into_iter().chain([Self::cluster_id()]).collect()
+    }
+
+    /// What an administrator needs for [`Custodian::uninstall`](crate::custodian::Custodian::uninstall), by release or
+    /// tear-down, and for a [`scan`](crate::custodian::Custodian::scan): what the operator itself has, and, since anything may
+    /// carry a key, a look at everything.
+    #[must_use]
+    pub fn rights_to_uninstall(&self) -> Rights {
+        let everything = Resource::new("*", "*");
+        let right = |verb, reason| Right::required(everything.clone(), verb, Place::Everywhere, reason);
+        let parents = resource(&self.parent);
+        let mut rights = self.rights();
+        rights.extend([
+            right(Verb::List, "whatever carries a key of the manager is found"),
+            right(Verb::Get, "keys are taken off in the state that was read"),
+            right(Verb::Patch, "keys are taken off"),
+            Right::optional(
+                parents,
+                Verb::Delete,
+                self.place(self.parent.scope),
+                "parents are torn down",
+                "parents can be released, and not torn down",
+            ),
+        ]);
+        rights
+    }
+
+    fn cluster_id() -> Right {
+        Right::required(
             Resource::new("", "namespaces").named(["kube-system"]),
             Verb::Get,
             Place::Everywhere,
             "its UID is the cluster's id: no other cluster's answer is taken for this one's",
-        )]);
-        rights.extend(self.more.iter().cloned());
+        )
+    }
+
+    fn about_children(&self) -> Vec<Right> {
+        let mut rights: Vec<_> = self.children.iter().flat_map(|kind| self.on_children(kind)).collect();
+        let pair = self.proxies.iter().flat_map(|pair| [pair.namespaced(), pair.cluster()]);
+        rights.extend(pair.filter(|kind| self.may_have(kind)).flat_map(|kind| self.on_proxies(kind)));
+        rights.extend(self.on_definitions());
+        rights.extend(self.inside_containers());
+        rights.extend(self.on_roles_outside());
         rights
+    }
+
+    /// Whether children of a kind are among the operator's.
+    fn has(&self, group: &str, kind: &str) -> bool {
+        self.children.iter().any(|c| c.group == group && c.kind == kind)
+    }
+
+    /// What rules read of roles that bindings in the set refer to, and that are not in it.
+    fn on_roles_outside(&self) -> Vec<Right> {
+        const GROUP: &str = "rbac.authorization.k8s.io";
+        let local = self.has(GROUP, "RoleBinding");
+        let custom = self.children.iter().any(|kind| !discovery::is_built_in(&kind.group));
+        if !self.rules || !custom || !(local || self.has(GROUP, "ClusterRoleBinding")) {
+            return Vec::new();
+        }
+        let cost = "it is not known who serves a custom resource where that hangs on a role outside of the desired set";
+        let right = |plural, place| {
+            let reason = "which resources bindings of the set let its workloads serve";
+            Right::optional(Resource::new(GROUP, plural), Verb::Get, place, reason, cost)
+        };
+        let roles = local.then(|| right("roles", self.place(Scope::Namespaced)));
+        roles.into_iter().chain([right("clusterroles", Place::Everywhere)]).collect()
     }
 
     fn place(&self, scope: Scope) -> Place {
@@ -285,11 +373,10 @@ impl Setup {
         if self.in_use == InUsePolicy::Delete {
             return Vec::new();
         }
-        let has = |group: &str, kind: &str| self.children.iter().any(|c| c.group == group && c.kind == kind);
         let required =
             |resource, verb, reason: &str| Right::required(resource, verb, Place::Everywhere, reason.to_owned());
         let mut rights = Vec::new();
-        if has("", "Namespace") {
+        if self.has("", "Namespace") {
             let reason = "whether a Namespace that is to go is in use";
             let pair = self.proxies.iter().map(ProxyKinds::namespaced);
             let kinds = self.children.iter().chain(&self.scanned).chain([&self.parent]).chain(pair);
@@ -298,12 +385,12 @@ impl Setup {
             rights.extend(listed.map(|listed| required(listed, Verb::List, reason)));
             // The links between a workload and its Pods.
             for (group, kind, link) in [("apps", "Deployment", "replicasets"), ("batch", "CronJob", "jobs")] {
-                if has(group, kind) {
+                if self.has(group, kind) {
                     rights.push(required(Resource::new(group, link), Verb::Get, "whose Pods are in a Namespace"));
                 }
             }
         }
-        if has("apiextensions.k8s.io", "CustomResourceDefinition") {
+        if self.has("apiextensions.k8s.io", "CustomResourceDefinition") {
             let kinds = self.children.iter().chain(&self.scanned);
             let custom = kinds.filter(|kind| !discovery::is_built_in(&kind.group)).map(resource);
             let reason = "whether a definition that is to go is in use";
@@ -328,4 +415,62 @@ impl Setup {
 
 fn resource(kind: &ResourceKind) -> Resource {
     Resource::new(&kind.group, &kind.plural)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        ownership::proxy::{ClusterGitTrackOwner, GitTrackOwner},
+        rbac::Need,
+    };
+
+    fn kind(group: &str, kind: &str, scope: Scope) -> ResourceKind {
+        ResourceKind::new(group, "v1", kind, &format!("{}s", kind.to_lowercase()), scope)
+    }
+
+    fn setup() -> Setup {
+        let setup = Setup::new(kind("faros.pusher.com", "GitTrack", Scope::Namespaced)).children([kind(
+            "",
+            "Service",
+            Scope::Namespaced,
+        )]);
+        setup.proxies::<GitTrackOwner, ClusterGitTrackOwner>().unwrap()
+    }
+
+    fn names(rights: &Rights, verb: Verb) -> BTreeSet<String> {
+        rights.iter().filter(|right| right.verb == verb).map(|right| right.resource.plural.clone()).collect()
+    }
+
+    #[test]
+    fn what_is_elsewhere_is_asked_of_the_identity_there() {
+        let (here, all) = (setup().elsewhere(true), setup().rights());
+        let (home, there) = (here.rights(), here.rights_at_target());
+        assert!(!names(&home, Verb::Delete).contains("services") && names(&home, Verb::Patch).contains("gittracks"));
+        assert_eq!(names(&there, Verb::Delete), BTreeSet::from(["services".into(), "gittrackowners".into()]));
+        assert!(!names(&there, Verb::Get).contains("gittracks") && !names(&there, Verb::Get).contains("configmaps"));
+        // Nothing is needed twice, or not at all, but the cluster's id.
+        let both: Rights = home.iter().chain(there.iter()).cloned().collect();
+        assert_eq!(both, all);
+        assert!([home, there].iter().all(|rights| names(rights, Verb::Get).contains("namespaces")));
+    }
+
+    #[test]
+    fn roles_are_read_where_rules_ask_for_them() {
+        let group = "rbac.authorization.k8s.io";
+        let custom = kind("example.com", "Widget", Scope::Namespaced);
+        let binding = kind(group, "RoleBinding", Scope::Namespaced);
+        let reads = |setup: Setup| {
+            let rights = setup.rights();
+            let of_roles: Vec<_> =
+                rights.iter().filter(|r| ["roles", "clusterroles"].contains(&&*r.resource.plural)).collect();
+            assert!(of_roles.iter().all(|r| r.verb == Verb::Get && matches!(r.need, Need::Optional { .. })));
+            of_roles.len()
+        };
+        assert_eq!(reads(setup().children([custom.clone(), binding.clone()])), 2);
+        assert_eq!(reads(setup().children([custom.clone(), kind(group, "ClusterRoleBinding", Scope::Cluster)])), 1);
+        assert_eq!(reads(setup().children([custom.clone()])), 0, "without bindings, no role is asked for");
+        assert_eq!(reads(setup().children([binding.clone()])), 0, "nor without custom resources");
+        assert_eq!(reads(setup().children([custom, binding]).rules(false)), 0);
+    }
 }

@@ -1,6 +1,6 @@
 //! The generated rights suffice, and are the least: the whole life of a parent under exactly them, and under all but one.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use control_plane::{
     Plane,
@@ -11,7 +11,7 @@ use futures::StreamExt;
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::{Client, ResourceExt, api::DynamicObject};
 use kube_custody::{
-    custodian::{Custodian, Outcome, Phase, Watch},
+    custodian::{Custodian, Outcome, Phase, Watch, uninstall::Uninstall},
     object::{ResourceKind, Scope},
     ownership::{
         OwnershipPolicy,
@@ -254,4 +254,42 @@ async fn without_the_right_to_look_into_a_namespace_it_is_held_and_the_right_is_
     });
     let wrong: Vec<_> = futures::stream::iter(lives).buffer_unordered(AT_ONCE).filter_map(async |w| w).collect().await;
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+/// What an administrator is granted for the end of a manager suffices, and without the look at everything it is not proven
+/// that nothing is left.
+#[tokio::test]
+async fn an_uninstall_needs_what_is_listed_for_it() {
+    let plane = Plane::builder().start().await.unwrap();
+    let admin = plane.client();
+    install(&admin).await;
+    for lists in [false, true] {
+        let namespace = new_namespace(&admin, "uninstall").await;
+        let track = parent(&admin, &namespace, "track").await;
+        let set = [config_map(&namespace, "x", &[])];
+        let applied = settle(&builder(admin.clone()).build().unwrap(), &admin, &track, &set).await;
+        assert_eq!(applied.phase, Phase::Applied, "{applied:#?}");
+
+        let tracks = ResourceKind::new("faros.pusher.com", "v1alpha1", "GitTrack", "gittracks", Scope::Namespaced);
+        let maps = ResourceKind::new("", "v1", "ConfigMap", "configmaps", Scope::Namespaced);
+        let setup = Setup::new(tracks).children([maps]).proxies::<GitTrackOwner, ClusterGitTrackOwner>().unwrap();
+        let rights = setup.rights_to_uninstall();
+        let rights =
+            rights.only(|right| lists || right.resource.plural != "*" || right.verb != kube_custody::rbac::Verb::List);
+        let (client, log) = fixtures::audited_service_account(&plane, &namespace, "administrator").await;
+        let subject = Subject::service_account(&namespace, "administrator");
+        for role in rights.roles() {
+            let rules: Vec<PolicyRule> = role.rules.into_iter().map(|(rule, _)| rule).collect();
+            drop(fixtures::grant(&admin, &subject, role.namespace.as_deref(), rules).await);
+        }
+        let custodian = builder(client).build().unwrap();
+        let done = custodian.uninstall(&Uninstall::release().within(Duration::from_secs(60))).await.unwrap();
+        assert_eq!(done.is_proven(), lists, "{done:#?}");
+        let refused = log.calls_where(|c| c.code == Some(403));
+        assert_eq!(refused.is_empty(), lists, "{refused:#?}");
+        if lists {
+            assert!(live(&admin, &set[0]).await.unwrap().metadata.labels.is_none());
+            assert!(reload(&admin, &track).await.unwrap().finalizers().is_empty());
+        }
+    }
 }
