@@ -177,6 +177,11 @@ impl Rulebook {
             if let Some(Kind::Served { resource, .. } | Kind::InSet(resource)) = known.kinds.get(&id.group_kind()) {
                 id.check_scope(resource.scope).map_err(|source| Error::Scope { source })?;
             }
+            // In another cluster it is another object.
+            if id == known.parent.id && known.stored.cluster == *known.cluster {
+                let source = ownership::Error::ChildIsParent { parent: known.parent.clone() };
+                return Err(Error::Ownership { source });
+            }
             if let Err(refused) = known.policy.decide(known.parent, &id) {
                 ignored.push(refused);
                 continue;

@@ -10,6 +10,7 @@ use kube_custody::{
     graph,
     inventory::MemoryStore,
     object,
+    ownership::{self, OwnershipPolicy},
 };
 use serde_json::{Value, json};
 
@@ -154,6 +155,27 @@ async fn every_bad_set_is_a_typed_error_and_sends_nothing() {
     log.clear();
     assert_eq!(settle(&custodian, &admin, &track, &good).await.phase, Phase::Applied);
     assert_silent(&log, "the good set again");
+}
+
+#[tokio::test]
+async fn a_parent_in_its_own_set_is_refused_with_proxies_and_without() {
+    let admin = client().await;
+    let ns = new_namespace(&admin, "own-child").await;
+    let track = parent(&admin, &ns, "track").await;
+    let itself = object(json!({
+        "apiVersion": "faros.pusher.com/v1alpha1", "kind": "GitTrack",
+        "metadata": {"name": "track", "namespace": ns}, "spec": {"path": "/"},
+    }));
+    let (operator, log) = Plane::shared().await.audited("admin");
+    let bare = Custodian::<GitTrack>::builder(operator.clone(), MANAGER).ownership(OwnershipPolicy::ClusterWide);
+    for custodian in [builder(operator).build().unwrap(), bare.build().unwrap()] {
+        let outcome = reconcile(&custodian, &track, std::slice::from_ref(&itself)).await;
+        let Some(Error::Intent(IntentError::Ownership { source })) = outcome.error.as_ref() else {
+            panic!("{outcome:#?}")
+        };
+        assert!(matches!(source, ownership::Error::ChildIsParent { .. }), "{source}");
+    }
+    assert_silent(&log, "a parent that is its own child");
 }
 
 #[tokio::test]
