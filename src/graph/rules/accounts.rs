@@ -1,6 +1,9 @@
 //! Rules about who acts with which rights.
 
-use super::{Edges, Manifest, ManifestSet, Rule, rbac::role_of};
+use super::{
+    Edges, Manifest, ManifestSet, Rule,
+    rbac::{account_of, role_of},
+};
 use crate::object::ObjectId;
 
 /// A binding depends on its role and on the ServiceAccounts that it names; an aggregated ClusterRole depends on those
@@ -26,7 +29,9 @@ impl Rule for Binds {
             if let Some(role) = role_of(binding) {
                 edges.prefer_within(binding.id, &role, "it binds this role");
             }
-            for account in binding.list("/subjects").filter_map(account_of) {
+            let accounts = binding.list("/subjects").filter_map(|subject| account_of(binding, subject));
+            for (namespace, name) in accounts {
+                let Ok(account) = ObjectId::new("", "ServiceAccount", Some(namespace), name) else { continue };
                 edges.prefer_within(binding.id, &account, "it binds this account");
             }
         }
@@ -36,12 +41,6 @@ impl Rule for Binds {
             }
         }
     }
-}
-
-fn account_of(subject: &serde_json::Value) -> Option<ObjectId> {
-    let text = |key: &str| subject.get(key)?.as_str();
-    (text("kind")? == "ServiceAccount").then_some(())?;
-    ObjectId::new("", "ServiceAccount", Some(text("namespace")?), text("name")?).ok()
 }
 
 /// A workload depends on what gives its ServiceAccount its rights: bindings, and the roles that they bind.

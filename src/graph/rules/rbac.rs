@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::{api::rbac::v1::PolicyRule, apimachinery::pkg::apis::meta::v1::LabelSelector};
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::{
     Manifest, ManifestSet,
@@ -20,6 +21,14 @@ const GROUP: &str = "rbac.authorization.k8s.io";
 
 /// A ServiceAccount: namespace and name.
 pub(super) type Account<'a> = (&'a str, &'a str);
+
+/// The ServiceAccount that a subject of `binding` is. One without a namespace is in that of the RoleBinding; in a
+/// ClusterRoleBinding it is nobody.
+pub(super) fn account_of<'a>(binding: Manifest<'a>, subject: &'a Value) -> Option<Account<'a>> {
+    (text(subject, "/kind")? == "ServiceAccount").then_some(())?;
+    let namespace = text(subject, "/namespace").filter(|namespace| !namespace.is_empty());
+    Some((namespace.or_else(|| binding.id.namespace())?, text(subject, "/name")?))
+}
 
 /// A binding whose role is known.
 #[derive(Debug)]
@@ -123,8 +132,8 @@ impl<'a> Rbac<'a> {
             let (Some(kind), Some(name)) = (text(subject, "/kind"), text(subject, "/name")) else { continue };
             match kind {
                 "ServiceAccount" => {
-                    let Some(namespace) = text(subject, "/namespace") else { continue };
-                    self.by_account.entry((namespace, name)).or_default().insert(index);
+                    let Some(account) = account_of(binding, subject) else { continue };
+                    self.by_account.entry(account).or_default().insert(index);
                 }
                 "User" => {
                     let account = name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'));

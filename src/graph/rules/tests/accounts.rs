@@ -174,6 +174,34 @@ fn aggregated_roles_have_the_rules_of_their_parts() {
 }
 
 #[test]
+fn c13_an_account_without_a_namespace_is_in_that_of_its_role_binding() {
+    for subject in [
+        json!({"kind": "ServiceAccount", "name": "operator"}),
+        json!({"kind": "ServiceAccount", "name": "operator", "namespace": ""}),
+    ] {
+        let world = |name: &str, role: &str| {
+            World::new([
+                account("ops/operator"),
+                deployment("ops/operator", "operator"),
+                object("rbac.authorization.k8s.io/v1", "Role", "ops/r", json!({})),
+                cluster_role("r", &["mesh.example.com"], &["meshes"], &["update"]),
+                binding(name, role, std::slice::from_ref(&subject)),
+            ])
+        };
+        let local = world("ops/b", "ops/r");
+        assert_eq!(local.edges("binds"), ["RoleBinding b -> ServiceAccount operator", "RoleBinding b -> Role r"]);
+        assert_eq!(
+            local.edges("account-rights"),
+            ["Deployment operator -> Role r", "Deployment operator -> RoleBinding b"]
+        );
+        // In a ClusterRoleBinding, which the API server refuses so, it would be nobody.
+        let wide = world("b", "r");
+        assert_eq!(wide.edges("binds"), ["ClusterRoleBinding b -> ClusterRole r"]);
+        assert!(wide.edges("account-rights").is_empty());
+    }
+}
+
+#[test]
 fn a_workload_goes_before_the_rights_of_its_account() {
     let role = object("rbac.authorization.k8s.io/v1", "Role", "ops/r", json!({}));
     let world = World::new([
