@@ -29,6 +29,7 @@ mod laws;
 mod limited_rights;
 mod proxies;
 mod prune;
+mod rbac_reading;
 mod references;
 mod relink;
 mod rights;
