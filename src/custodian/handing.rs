@@ -66,7 +66,9 @@ impl Inner {
                     Err(_) => None,
                 },
             };
-            let Some(successor) = live.and_then(|live| live.wanted_by).map(|successor| *successor) else { continue };
+            // What this parent once asked by, and was given, still stands there.
+            let asks = live.and_then(|live| live.wanted_by).filter(|asks| asks.id != parent.id);
+            let Some(successor) = asks.map(|successor| *successor) else { continue };
             if self.hand_over.admits(&parent.id, &successor.id) && self.expects(parent, &successor, &entry.id).await {
                 found.insert(entry.id.clone(), successor);
             }

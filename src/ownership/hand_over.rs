@@ -103,7 +103,8 @@ pub fn hand_over_patch(
 }
 
 /// The JSON patch that takes what `parent` left on an object that is not its own: references to `owners`, and its request
-/// for it. The patch is guarded as [`strip_patch`](super::strip_patch) is.
+/// for it. The patch is guarded as [`strip_patch`](super::strip_patch) is, and a request is taken off only while the object
+/// is whose it was: one that was handed over in between fails it.
 ///
 /// # Errors
 /// [`Error::NotLive`] if `live` has no UID.
@@ -119,6 +120,10 @@ pub fn withdraw_patch(
     if request(manager, live).is_some_and(|asks| *asks.parent() == parent.live())
         && let Some(text) = live.annotations.as_ref().and_then(|all| all.get(&key))
     {
+        let pointer = manager.back_pointer_annotation();
+        if let Some(held) = live.annotations.as_ref().and_then(|all| all.get(&pointer)) {
+            change.test("annotations", &pointer, held);
+        }
         change.value("annotations", &key, text);
     }
     change.guarded(object, live)
@@ -192,6 +197,11 @@ mod tests {
         assert!(withdraw_patch(&manager, &second, &nothing, &object, &asked).unwrap().0.is_empty());
         let withdrawn = apply(&asked, &withdraw_patch(&manager, &first, &nothing, &object, &asked).unwrap());
         assert_eq!(withdrawn, meta);
+        // It is theirs already when they withdraw: they have to look again.
+        let withdraw = withdraw_patch(&manager, &first, &nothing, &object, &asked).unwrap();
+        let handed = hand_over_patch(&manager, &parent(), &nothing, &object, &asked).unwrap();
+        let mut handed = serde_json::json!({ "metadata": apply(&asked, &handed) });
+        assert!(json_patch::patch(&mut handed, &withdraw).is_err());
         assert!(hand_over_patch(&manager, &parent(), &nothing, &object, &meta).is_err());
     }
 

@@ -140,14 +140,17 @@ impl Removal {
         self.0.push(PatchOperation::Remove(RemoveOperation { path: remove }));
     }
 
+    /// Demands that a text still is as it was read.
+    pub(super) fn test(&mut self, map: &str, key: &str, value: &str) {
+        let path = PointerBuf::from_tokens(["metadata", map, key]);
+        self.0.push(PatchOperation::Test(TestOperation { path, value: Value::String(value.to_owned()) }));
+    }
+
     /// Puts another text in place of the one that was read, or where there is none.
     pub(super) fn replace(&mut self, map: &str, all: Option<&BTreeMap<String, String>>, key: &str, value: &str) {
         let path = PointerBuf::from_tokens(["metadata", map, key]);
         match all.and_then(|all| all.get(key)) {
-            Some(before) => {
-                let value = Value::String(before.clone());
-                self.0.push(PatchOperation::Test(TestOperation { path: path.clone(), value }));
-            }
+            Some(before) => self.test(map, key, before),
             None if all.is_none() => {
                 let (path, value) = (PointerBuf::from_tokens(["metadata", map]), Value::Object(serde_json::Map::new()));
                 self.0.push(PatchOperation::Add(AddOperation { path, value }));

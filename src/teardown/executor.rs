@@ -415,8 +415,15 @@ impl Executor {
         if live.owners.is_empty() && live.wanted_by.as_deref() != Some(&parent.live()) {
             return Event::Detached;
         }
+        let foreign = !live.is_ours(&self.authority, &subject.id);
         match self.read(subject).await {
             Ok(meta) => {
+                // It was given to this parent in the meantime, which now has to part with it otherwise.
+                if let Some(now) = Live::of(&meta, Some(manager)).filter(|_| foreign)
+                    && now.is_ours(&self.authority, &subject.id)
+                {
+                    return Event::Live(now);
+                }
                 let owners = proxy_references(manager, &parent.id, &meta);
                 self.remove(subject, ownership::withdraw_patch(manager, parent, &owners, &subject.id, &meta)).await
             }

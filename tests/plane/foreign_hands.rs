@@ -1,10 +1,13 @@
 //! What others do to a parent's objects, and to the record of them, while they are applied and torn down.
 
-use std::sync::atomic::Ordering;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use control_plane::{
     Part, Plane,
-    audit::{Fault, Gate, Refusal, Verb},
+    audit::{CallHead, Fault, Gate, Refusal, Verb},
     fixtures,
 };
 use kube::{Client, ResourceExt, api::DynamicObject};
@@ -1063,6 +1066,47 @@ async fn c32_who_asks_and_changes_its_mind_is_given_nothing() {
     assert!(!x.annotations().contains_key(&format!("{MANAGER}/wanted-by")), "it is not asked for any more");
     moving.scene.apply(std::slice::from_ref(&moving.inner)).await;
     assert!(!exists(&moving.scene.admin, &moving.x).await);
+}
+
+/// It withdraws what it asked for, and is given it just before it says so: it has to part with it as with its own.
+#[tokio::test]
+async fn c32_what_comes_while_the_request_is_withdrawn_is_not_forgotten() {
+    let moving = Move::new("c32-late").await;
+    moving.inner_pass().await;
+    let track: GitTrack =
+        serde_json::from_value(serde_json::to_value(live(&moving.scene.admin, &moving.inner).await.unwrap()).unwrap())
+            .unwrap();
+    let outer = reload(&moving.scene.admin, &moving.scene.track).await.unwrap();
+    let (custodian, set) = (moving.scene.custodian.clone(), [moving.inner.clone()]);
+    let given = Arc::new(AtomicUsize::new(0));
+    let (counter, x) = (Arc::clone(&given), moving.x.clone());
+    let withdraws = |head: &CallHead| {
+        head.verb == Verb::Patch
+            && head.name() == Some("x")
+            && head.body.as_ref().is_some_and(|body| {
+                let operations = body.as_array().into_iter().flatten();
+                let removed =
+                    |op: &Value| op["op"] == "remove" && op["path"].as_str().unwrap_or("").contains("wanted-by");
+                operations.into_iter().any(removed)
+            })
+    };
+    let scene = &moving.scene;
+    scene.before(withdraws, move |admin| {
+        let (custodian, outer, set) = (custodian.clone(), outer.clone(), set.clone());
+        let (counter, x) = (Arc::clone(&counter), x.clone());
+        async move {
+            if counter.fetch_add(1, Ordering::SeqCst) == 0 {
+                let outcome = reconcile(&custodian, &outer, &set).await;
+                let parent = live(&admin, &x).await.unwrap().labels()[&format!("{MANAGER}/parent-uid")].clone();
+                assert_ne!(Some(&parent), outer.metadata.uid.as_ref(), "{outcome:#?}");
+            }
+        }
+    });
+    let other = [moving.scene.map("other", &[])];
+    let outcome = settle(&moving.scene.custodian, &moving.scene.admin, &track, &other).await;
+    assert_eq!(outcome.phase, Phase::Applied, "{outcome:#?}");
+    assert!(given.load(Ordering::SeqCst) > 0, "nothing was withdrawn");
+    assert!(!exists(&moving.scene.admin, &moving.x).await, "it was left behind, and nobody knows of it");
 }
 
 /// Whoever may write the object can have it ask for anybody.
