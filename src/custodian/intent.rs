@@ -17,13 +17,14 @@ use super::{
 };
 use crate::{
     graph::{self, DependencyGraph, GraphBuilder, ManifestSet, Node, Rules, Waiver, annotations, waivers},
-    inventory::{ClusterId, DeletionPolicy, Edge, Entry, InUsePolicy, Inventory, Origin, Role},
+    inventory::{ClusterId, DeletionPolicy, Edge, Entry, InUsePolicy, Inventory, Origin, Requirement, Role},
     manager::Manager,
     object::{GroupKind, ObjectId, ParentRef, ResourceKind, Scope, Uid},
     ownership::{
         self, Ignored, OwnershipPolicy,
         proxy::{Place, Placement, Placer, ProxyKinds, References},
     },
+    teardown::policy,
 };
 
 /// How a kind of the set is served, as far as is known.
@@ -331,8 +332,9 @@ impl Rulebook {
         Ok(manifests)
     }
 
-    /// Old and new entries united; an entry of the new set has the new set's edges, one that goes keeps its last. An
-    /// edge to a proxy that goes stays until the child is seen to refer to it no more.
+    /// Old and new entries united; an entry of the new set has the new set's edges, and one to a Namespace or definition
+    /// that goes although it is in it; an entry that goes keeps its last. An edge to a proxy that goes stays until the child
+    /// is seen to refer to it no more.
     fn entries(
         &self,
         known: &Known<'_>,
@@ -369,6 +371,12 @@ impl Rulebook {
             entry.in_use = in_use.get(id).copied();
             entry.edges.retain(|edge| leaving.contains(&edge.to));
             entry.edges.extend(edges_of(graph, id));
+            // What is desired may be in what is not desired any more, and would be deleted along with that.
+            let containers = policy::containers_of(id, Some(&entry.plural)).filter(|to| !manifests.contains_key(to));
+            for container in containers.filter(|to| known.stored.get(to).is_some()) {
+                let requirement = Requirement::Required { declared_by: annotations::API.to_owned() };
+                entry.edges.insert(Edge::new(container.stable_id(), requirement));
+            }
             inventory.insert(entry);
         }
         (inventory, fresh)
@@ -426,7 +434,6 @@ mod tests {
     use super::*;
     use crate::{
         custodian::Desired,
-        inventory::Requirement,
         ownership::proxy::{ClusterGitTrackOwner, GitTrackOwner, ProxyOwners, proxy_name},
     };
 

@@ -124,12 +124,11 @@ pub(super) fn infer_edges(inventory: &mut Inventory, fresh: &BTreeSet<ObjectId>)
     let proxies: Vec<ObjectId> = inventory.entries().filter(|e| e.role == Role::Proxy).map(|e| e.id.clone()).collect();
     for id in fresh {
         let Some(entry) = inventory.get(id) else { continue };
-        let namespace = id.namespace().and_then(|n| ObjectId::new("", "Namespace", None, n).ok());
-        let definition = policy::definition_of(&entry.plural, id.group());
+        let containers = policy::containers_of(id, Some(&entry.plural));
         let place = Place::of(id);
         let owned = entry.role == Role::Child && !(place == Place::Cluster && is_never_owned(id));
         let proxies = proxies.iter().filter(|p| owned && Place::of(p) == place).cloned();
-        let needed: Vec<_> = [namespace, definition].into_iter().flatten().chain(proxies).collect();
+        let needed: Vec<_> = containers.chain(proxies).collect();
         for to in needed.iter().filter(|to| *to != id && inventory.get(to).is_some()).collect::<Vec<_>>() {
             require(inventory, id, to, REDISCOVERY);
         }

@@ -1,15 +1,19 @@
 //! The handle that tests hold.
 
 use std::{
+    convert::Infallible,
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
     time::Duration,
 };
 
+use bytes::Bytes;
+use http::{Request, Response};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube_client::Client;
+use kube_client::{Client, client::Body};
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use tower_service::Service;
 
 use super::{
     admission::Review,
@@ -18,7 +22,7 @@ use super::{
     controllers::{Controller, Step},
     faults::Fault,
     request::{Ask, Payload},
-    service::Server,
+    service::{Lost, Server},
     storage::key,
     world::World,
 };
@@ -179,9 +183,26 @@ impl Cluster {
     /// Tokio runtime. Every client is a process of its own to [`Trouble::CrashAfter`](super::Trouble::CrashAfter).
     #[must_use]
     pub fn client_as(&self, user: &str) -> Client {
-        let server =
-            Server { shared: Arc::clone(&self.shared), user: Arc::from(user), dead: Arc::new(AtomicBool::new(false)) };
-        Client::new(server, "default")
+        Client::new(self.service_as(user), "default")
+    }
+
+    /// What a client of this user talks to, for those who put layers of their own in between. A request is answered the
+    /// first time that its future is polled, unless a fault makes it wait.
+    pub fn service_as(
+        &self,
+        user: &str,
+    ) -> impl Service<
+        Request<Body>,
+        Response = Response<impl http_body::Body<Data = Bytes, Error = Infallible> + Send + Unpin + use<>>,
+        Error = Lost,
+        Future: Send + 'static,
+    >
+    + Clone
+    + Send
+    + Sync
+    + 'static
+    + use<> {
+        Server { shared: Arc::clone(&self.shared), user: Arc::from(user), dead: Arc::new(AtomicBool::new(false)) }
     }
 
     /// Creates a CustomResourceDefinition; its kind is served when this returns. One that exists is left as it is.
@@ -215,13 +236,17 @@ impl Cluster {
     /// `None` if nothing is left to do: what is held, or failed, would only be looked at again with the same result.
     pub fn step(&self) -> Option<Step> {
         loop {
-            let step = self.shared.lock().step();
-            if step.is_some() {
-                return step;
+            if let Some(step) = self.step_now() {
+                return Some(step);
             }
             let due = self.shared.lock().next_step_due()?;
             self.shared.skip_to(due);
         }
+    }
+
+    /// One step of one of the controllers, whichever chance picks, without waiting for what is due later.
+    pub fn step_now(&self) -> Option<Step> {
+        self.shared.lock().step()
     }
 
     /// One step of this controller, even if it is paused for [`Cluster::step`]; `None` if it has nothing to do now.

@@ -51,10 +51,14 @@ pub(super) fn needed_by_kept<'a>(
 
 /// What an object is in, of what is in the graph: its Namespace, and the definition of its kind.
 pub(super) fn containers(graph: &DependencyGraph, node: Node, subject: Option<&Subject>) -> Vec<Node> {
-    let id = graph.id(node);
+    let plural = subject.map(|subject| subject.resource.plural.as_str());
+    containers_of(graph.id(node), plural).filter_map(|id| graph.node(&id)).collect()
+}
+
+/// What an object is in: its Namespace, and the definition of its kind if the plural is known and there can be one.
+pub(crate) fn containers_of(id: &ObjectId, plural: Option<&str>) -> impl Iterator<Item = ObjectId> + use<> {
     let namespace = id.namespace().and_then(|name| ObjectId::new("", "Namespace", None, name).ok());
-    let definition = subject.and_then(|s| definition_of(&s.resource.plural, id.group()));
-    [namespace, definition].into_iter().flatten().filter_map(|id| graph.node(&id)).collect()
+    namespace.into_iter().chain(plural.and_then(|plural| definition_of(plural, id.group())))
 }
 
 /// The CustomResourceDefinition that defines `plural` in `group`, if the group can be one of custom resources.

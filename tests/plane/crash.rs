@@ -34,8 +34,8 @@ use crate::{
     laws::{
         checker::{self, Law, Parent},
         history::{self, Id, What},
-        recorder::Recorder,
     },
+    recorder::Recorder,
     world::*,
 };
 

@@ -25,11 +25,13 @@ mod isolation;
 mod istio;
 mod kustomization;
 mod kustomize_301;
+#[path = "../laws/mod.rs"]
 mod laws;
 mod limited_rights;
 mod proxies;
 mod prune;
 mod rbac_reading;
+mod recorder;
 mod references;
 mod relink;
 mod rights;

@@ -55,6 +55,9 @@ pub struct Parent {
     pub secrets: Vec<String>,
 }
 
+/// Marks by which others ask for an object to be kept.
+const KEEPS: [(&str, &str); 2] = [("cli-utils.sigs.k8s.io/on-remove", "keep"), ("helm.sh/resource-policy", "keep")];
+
 /// After how many lost rounds a DELETE may name the UID alone.
 const ROUNDS: u32 = 3;
 
@@ -69,6 +72,10 @@ struct Sight {
     ours: bool,
     terminating: bool,
     finalizers: Vec<String>,
+    /// Carries somebody's mark that it is to be kept.
+    keeps: bool,
+    /// Shown by a watch, which nobody waits for.
+    watched: bool,
 }
 
 #[derive(Default)]
@@ -102,6 +109,7 @@ pub fn check(parent: &Parent, history: &History) -> Vec<Violation> {
         pending: BTreeMap::new(),
         changed: Duration::ZERO,
         deleted: BTreeMap::new(),
+        handed: BTreeSet::new(),
         owners: BTreeMap::new(),
         kinds: BTreeMap::new(),
         event: String::new(),
@@ -123,6 +131,8 @@ struct Checker<'a> {
     /// When the record was changed last.
     changed: Duration,
     deleted: BTreeMap<String, String>,
+    /// Marked for another parent, by this one.
+    handed: BTreeSet<Id>,
     /// UIDs of owners by what refers to them.
     owners: BTreeMap<Id, BTreeSet<String>>,
     /// Plurals of kinds.
@@ -162,6 +172,18 @@ impl Checker<'_> {
             What::Storing(record) => {
                 self.discreet(record.as_ref());
                 self.pending.insert(number, record.clone());
+            }
+            // What was found is all that there is to go by.
+            What::NoRoom => {
+                let found = self.pending.remove(&number).flatten();
+                if self.stored.is_none() {
+                    self.learn(found.as_ref());
+                    self.operator(number).record = found;
+                }
+            }
+            What::Robbed => {
+                self.changed = event.at;
+                self.stored = None;
             }
             What::NotStored => drop(self.pending.remove(&number)),
             What::Stored => {
@@ -375,7 +397,18 @@ impl Checker<'_> {
         }
         let Some(sight) = operator.latest.get(id) else { return false };
         let replaced = entry.and_then(|e| e.uid.as_ref()).is_some_and(|uid| *uid != sight.uid);
-        !sight.ours && (replaced || entry.is_some_and(|e| e.let_go))
+        !sight.ours && (replaced || self.is_kept(number, id, &mut BTreeSet::new()))
+    }
+
+    /// Whether it is left in the cluster: by a decision on record, because another parent has it now or somebody's mark on it
+    /// says so, or for the sake of something that needs it.
+    fn is_kept(&self, number: usize, id: &Id, seen: &mut BTreeSet<Id>) -> bool {
+        let marked = || self.operators.get(&number).and_then(|o| o.latest.get(id)).is_some_and(|sight| sight.keeps);
+        seen.insert(id.clone())
+            && (self.on_record(number, id).is_some_and(|e| e.let_go)
+                || self.handed.contains(id)
+                || marked()
+                || self.dependents(number, id).iter().any(|dependent| self.is_kept(number, dependent, seen)))
     }
 
     /// Whether the operator may take it that nothing was ever created under the name.
@@ -415,7 +448,7 @@ impl Checker<'_> {
                     format!("{id} refers to {owner} under a wrong version, kind or name"),
                 );
             }
-            if sight.terminating {
+            if sight.terminating && !sight.watched {
                 self.breaks(Law::LegalReferences, format!("{id} refers to {owner}, which is terminating"));
             }
         }
@@ -495,6 +528,9 @@ impl Checker<'_> {
     // ---- what was told --------------------------------------------------------
 
     fn accepted(&mut self, request: &Request, answer: &Value) {
+        if request.verb == Verb::Patch && !request.dry_run && self.is_handed(answer) {
+            self.handed.insert(request.id());
+        }
         if request.verb != Verb::Delete || is_record(request) || request.dry_run {
             return;
         }
@@ -527,8 +563,21 @@ impl Checker<'_> {
             ours,
             terminating: text("/metadata/deletionTimestamp").is_some(),
             finalizers: finalizers.into_iter().flatten().filter_map(Value::as_str).map(ToOwned::to_owned).collect(),
+            keeps: KEEPS.iter().any(|(key, value)| {
+                let annotations = object.pointer("/metadata/annotations");
+                annotations.and_then(|all| all.get(key)).is_some_and(|found| found == value)
+            }),
+            watched: request.verb == Verb::Watch,
         };
         Some((id, sight))
+    }
+
+    /// Whether the answer to a change shows that the object is another parent's of the manager now.
+    fn is_handed(&self, answer: &Value) -> bool {
+        let pointer = answer.pointer("/metadata/annotations").and_then(|all| all.get(self.key("back-pointer")));
+        let pointer = pointer.and_then(Value::as_str).and_then(|text| serde_json::from_str::<Value>(text).ok());
+        let parent = pointer.as_ref().and_then(|pointer| pointer.pointer("/parent/uid")).and_then(Value::as_str);
+        parent.is_some_and(|uid| uid != self.parent.uid)
     }
 
     /// Whether a back-pointer names the parent and `id`.

@@ -6,15 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use async_trait::async_trait;
 use control_plane::audit::{self, AuditLog, Outcome};
-use kube_custody::{
-    inventory::{EntryState, Error, Inventory, InventoryStore, Loaded, SaveOptions, Version},
-    object::{ObjectId, ParentRef},
-};
-use serde_json::json;
+use kube_custody::{inventory::InventoryStore, object::ParentRef};
 
-use super::history::{Entry, Event, History, Id, Record, Request, Verb, What};
+use crate::laws::{
+    history::{Event, History, Request, Verb, What},
+    store::{RecordingStore, Tape},
+};
 
 /// What the operators of one parent do. Clones share it.
 #[derive(Clone)]
@@ -46,7 +44,7 @@ impl Recorder {
     /// The store as `operator` has it.
     pub fn store(&self, operator: usize, inner: Arc<dyn InventoryStore>) -> Arc<dyn InventoryStore> {
         let log = self.logs.lock().unwrap()[operator].clone();
-        Arc::new(RecordingStore { recorder: self.clone(), operator, log, inner })
+        Arc::new(RecordingStore { tape: OperatorTape { recorder: self.clone(), operator, log }, inner })
     }
 
     /// Says that an operator begins to reconcile.
@@ -121,96 +119,24 @@ fn request_of(call: &audit::Call) -> Option<Request> {
     })
 }
 
-/// The record as the checker reads it. Edges are stored as hashes of identities, which only the crate can make.
-fn record_of(inventory: &Inventory) -> Record {
-    let ids: Vec<(&ObjectId, Id)> =
-        inventory.entries().map(|e| (&e.id, Id::new(e.id.group(), &e.plural, e.id.namespace(), e.id.name()))).collect();
-    let entries = inventory.entries().zip(&ids).map(|(entry, (_, id))| {
-        let needs = entry.edges.iter().filter_map(|edge| {
-            let found = ids.iter().find(|(to, _)| to.stable_id() == edge.to);
-            found.map(|(_, id)| id.clone())
-        });
-        let known = Entry {
-            kind: entry.id.kind().into(),
-            uid: entry.uid.as_ref().map(ToString::to_string),
-            let_go: matches!(entry.state, EntryState::Detaching | EntryState::Abandoned)
-                || entry.deletion == kube_custody::inventory::DeletionPolicy::Keep,
-            needs: needs.collect(),
-        };
-        (id.clone(), known)
-    });
-    let text = json!({
-        "parent": inventory.parent, "cluster": inventory.cluster, "creator": inventory.creator,
-        "decision": inventory.decision, "held": inventory.held, "entries": inventory.entries().collect::<Vec<_>>(),
-    });
-    Record { entries: entries.collect(), text: text.to_string() }
-}
-
-/// A store that notes what is stored, and that is out of reach once its operator is cut off.
+/// What one operator puts on record.
 #[derive(Debug)]
-struct RecordingStore {
+struct OperatorTape {
     recorder: Recorder,
     operator: usize,
     log: AuditLog,
-    inner: Arc<dyn InventoryStore>,
 }
 
-impl RecordingStore {
-    fn reach(&self, operation: &'static str, parent: &ParentRef) -> Result<(), Error> {
-        if !self.log.is_cut() {
-            return Ok(());
-        }
-        Err(Error::Backend {
-            store: self.to_string(),
-            operation,
-            parent: parent.id.clone(),
-            source: "connection cut by the test".into(),
-        })
+impl Tape for OperatorTape {
+    fn now(&self) -> Duration {
+        self.recorder.began.elapsed()
     }
 
-    fn end(&self, error: Option<&Error>) {
-        let what = match error {
-            None => What::Stored,
-            Some(Error::Conflict { .. } | Error::AlreadyExists { .. } | Error::NamespaceTerminating { .. }) => {
-                What::NotStored
-            }
-            // It may be stored all the same.
-            Some(_) => return,
-        };
+    fn note(&self, _: &ParentRef, what: What) {
         self.recorder.note(self.operator, what);
     }
-}
 
-impl fmt::Display for RecordingStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "recorded {}", self.inner)
-    }
-}
-
-#[async_trait]
-impl InventoryStore for RecordingStore {
-    async fn load(&self, parent: &ParentRef) -> Result<Loaded, Error> {
-        self.reach("load", parent)?;
-        let began = self.recorder.began.elapsed();
-        let loaded = self.inner.load(parent).await?;
-        let record = loaded.snapshot().map(|snapshot| record_of(&snapshot.inventory));
-        self.recorder.note(self.operator, What::Loaded { record, began });
-        Ok(loaded)
-    }
-
-    async fn save(&self, inventory: &Inventory, options: SaveOptions) -> Result<Version, Error> {
-        self.reach("save", &inventory.parent)?;
-        self.recorder.note(self.operator, What::Storing(Some(record_of(inventory))));
-        let saved = self.inner.save(inventory, options).await;
-        self.end(saved.as_ref().err());
-        saved
-    }
-
-    async fn delete(&self, parent: &ParentRef, expected: &Version) -> Result<(), Error> {
-        self.reach("delete", parent)?;
-        self.recorder.note(self.operator, What::Storing(None));
-        let deleted = self.inner.delete(parent, expected).await;
-        self.end(deleted.as_ref().err());
-        deleted
+    fn is_cut(&self) -> bool {
+        self.log.is_cut()
     }
 }

@@ -130,6 +130,10 @@ pub enum What {
     Stored,
     /// Another writer was faster.
     NotStored,
+    /// There is no record, and none can be made where it belongs.
+    NoRoom,
+    /// Somebody else removed the record.
+    Robbed,
     /// The operator read what is stored, beginning at that time.
     Loaded { record: Option<Record>, began: Duration },
 }
@@ -179,6 +183,8 @@ impl fmt::Display for Event {
             What::Storing(None) => f.write_str("removes the record"),
             What::Stored => f.write_str("has stored or removed the record"),
             What::NotStored => f.write_str("was not let store or remove the record"),
+            What::NoRoom => f.write_str("cannot store the record anywhere"),
+            What::Robbed => f.write_str("has its record removed by somebody else"),
             What::Loaded { record: Some(record), .. } => write!(f, "loads [{}]", named(record)),
             What::Loaded { record: None, .. } => f.write_str("finds no record"),
         }
