@@ -569,6 +569,25 @@ mod tests {
     }
 
     #[test]
+    fn what_is_desired_keeps_the_namespace_that_it_is_in() {
+        let namespace: ObjectId = "Namespace b".parse().unwrap();
+        let mut passes = Passes::new();
+        let manifest = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "b"}});
+        passes.objects.push(serde_json::from_value(manifest).unwrap());
+        let first = passes.intend(None, &[], &[]);
+        passes.objects.pop();
+        let second = passes.intend(Some(&first.inventory), &[], &[]);
+        assert!(second.dropped.contains(&namespace) && depends(&second.inventory, &namespace));
+        let graph = removal_graph(&second.inventory, Some(&second.dropped));
+        let node = |id: &ObjectId| graph.node(id).unwrap();
+        assert!(graph.requires(node(&"ConfigMap b/x".parse().unwrap()), node(&namespace)));
+        // When its content goes too, both go, in order.
+        passes.objects.remove(0);
+        let third = passes.intend(Some(&second.inventory), &[], &[]);
+        assert!(third.dropped.len() >= 2 && depends(&third.inventory, &namespace));
+    }
+
+    #[test]
     fn a_lost_proxy_keeps_its_children_until_they_are_untied() {
         let passes = Passes::new();
         let first = passes.intend(None, &[], &[]);

@@ -48,11 +48,17 @@ impl Site {
             if !asked.insert((kind.clone(), version)) {
                 continue;
             }
-            let served = self.resolver.served_versions(&kind).await;
-            let found = match served.known.iter().find(|r| r.version == version) {
-                Some(resource) => {
-                    Kind::Served { resource: resource.clone(), defined_by_crd: self.is_defined(resource).await }
+            let mut served = self.resolver.served_versions(&kind).await;
+            let mut defined_by_crd = in_set.contains_key(&kind);
+            if let Some(resource) = served.known.iter().find(|r| r.version == version).filter(|_| !defined_by_crd) {
+                defined_by_crd = self.is_defined(resource).await;
+                if !defined_by_crd {
+                    // Discovery may have been older than the deletion of the definition, and have been asked again just now.
+                    served = self.resolver.served_versions(&kind).await;
                 }
+            }
+            let found = match served.known.iter().find(|r| r.version == version) {
+                Some(resource) => Kind::Served { resource: resource.clone(), defined_by_crd },
                 None => match (in_set.get(&kind), served.unavailable) {
                     (Some(defined), _) => Kind::InSet(ResourceKind { version: version.to_owned(), ..defined.clone() }),
                     (None, Some(reason)) => Kind::Unavailable(reason),

@@ -220,6 +220,14 @@ impl Stop {
     fn held(parent: &ParentRef, hold: Hold) -> Self {
         Self::Outcome(Box::new(Outcome::held(parent.clone(), hold)))
     }
+
+    /// Whether the parent is being deleted, or gone.
+    fn parent_goes(&self) -> bool {
+        match self {
+            Self::Deleting => true,
+            Self::Outcome(outcome) => outcome.phase == Phase::Gone,
+        }
+    }
 }
 
 impl Inner {
@@ -271,7 +279,13 @@ impl Inner {
                 context: &context.roles,
             };
             let intent = self.rulebook_at(at).intend(checked.clone(), &known).map_err(|e| Stop::failed(parent, e))?;
-            self.mark_applied(at, parent, &meta, &intent.inventory).await?;
+            if let Err(stop) = self.mark_applied(at, parent, &meta, &intent.inventory).await {
+                if stop.parent_goes() && snapshot.inventory.is_empty() {
+                    // Another process may have let it go just before the record was made, which nobody would look for.
+                    let _ = self.finish(parent, &snapshot.inventory, &snapshot.version).await;
+                }
+                return Err(stop);
+            }
             if !need.marked || snapshot.inventory.is_empty() {
                 // Read again now that the parent carries the mark, and has this record: only from here on do they wait for it.
                 let waiting = self.unmet(parent, need).await;

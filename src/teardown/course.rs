@@ -71,7 +71,8 @@ struct Slot {
 /// # Guarantees
 /// - A DELETE for an object is handed out only when every object that depends on it is settled.
 /// - At most one request about an object is outstanding.
-/// - An object that is kept spreads: what it requires, its Namespace and its kind's definition are kept as well.
+/// - An object that is kept spreads: what it requires, its Namespace and its kind's definition are kept as well, unless the
+///   object proves to be gone.
 /// - Where a webhook of the plan cannot be called, preferred edges to its configuration [end](Self::ended), so that it goes
 ///   first; required edges hold.
 /// - The same answers in the same order lead to the same requests in the same order.
@@ -85,6 +86,8 @@ pub struct Course {
     /// Handed out by `next_request` and not answered.
     outstanding: BTreeSet<Node>,
     unsettled: usize,
+    /// Whether anything is kept for the sake of something else.
+    has_spread: bool,
     webhooks: Webhooks,
 }
 
@@ -100,6 +103,7 @@ impl Course {
             outbox: VecDeque::new(),
             content: BTreeMap::new(),
             outstanding: BTreeSet::new(),
+            has_spread: false,
             webhooks: Webhooks::default(),
         };
         this.content = this.sort_into_containers();
@@ -127,8 +131,36 @@ impl Course {
                 if !slot.case.subject().keep {
                     slot.case.keep();
                     slot.kept_for = Some(graph.id(node).clone());
+                    self.has_spread = true;
                     from.push(needed);
                     self.take_back(needed);
+                }
+            }
+        }
+    }
+
+    /// What was kept for the sake of `gone` alone is not kept any more, and neither is what was kept for its sake.
+    fn spread_no_more(&mut self, gone: Node) {
+        let graph = Arc::clone(self.sequencer.graph());
+        let mut from = vec![gone];
+        while let Some(node) = from.pop() {
+            for needed in self.needed_by(node) {
+                let Some(slot) = self.slots.get(&needed).filter(|slot| slot.progress == Progress::Idle) else {
+                    continue;
+                };
+                if slot.kept_for.as_ref() != Some(graph.id(node)) {
+                    continue;
+                }
+                let stays = |slot: &Slot| !matches!(slot.progress, Progress::Settled(Settled::Gone(_)));
+                let others = self.slots.iter().filter(|(by, slot)| **by != node && slot.case.is_kept() && stays(slot));
+                let other = others.map(|(by, _)| *by).find(|by| *by != needed && self.needed_by(*by).contains(&needed));
+                let Some(slot) = self.slots.get_mut(&needed) else { continue };
+                slot.kept_for = other.map(|by| graph.id(by).clone());
+                if other.is_none() {
+                    slot.case.keep_no_more();
+                    if !slot.case.is_kept() {
+                        from.push(needed);
+                    }
                 }
             }
         }
@@ -309,6 +341,8 @@ impl Course {
                 let stays = settled == Settled::Abandoned && !slot.case.is_absent();
                 if settled == Settled::Detached || stays {
                     self.spread(vec![node]);
+                } else if self.has_spread {
+                    self.spread_no_more(node);
                 }
                 self.unsettled -= 1;
                 self.sequencer.settle(node);

@@ -367,6 +367,11 @@ impl Case {
         self.subject.keep = true;
     }
 
+    /// Takes [`keep`](Self::keep) back.
+    pub(super) fn keep_no_more(&mut self) {
+        self.subject.keep = false;
+    }
+
     /// Whether another incarnation was met that is not on record yet. It is not deleted before [`Event::Recorded`].
     #[must_use]
     pub fn is_unrecorded(&self) -> bool {

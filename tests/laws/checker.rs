@@ -86,6 +86,8 @@ struct Operator {
     latest: BTreeMap<Id, Sight>,
     /// All sights by UID and resource version.
     sights: BTreeMap<(String, String), (Id, Sight)>,
+    /// The incarnation of each object that was seen to be ours last.
+    ours: BTreeMap<Id, String>,
     /// What each UID was told to be.
     uids: BTreeMap<String, Id>,
     /// Proven not to exist.
@@ -100,6 +102,13 @@ struct Operator {
     door_closed: bool,
 }
 
+/// A save under way.
+struct Pending {
+    record: Option<Record>,
+    /// What it leaves out and was done with when it was sent.
+    done: BTreeSet<Id>,
+}
+
 /// Judges a history.
 pub fn check(parent: &Parent, history: &History) -> Vec<Violation> {
     let mut checker = Checker {
@@ -107,9 +116,10 @@ pub fn check(parent: &Parent, history: &History) -> Vec<Violation> {
         operators: BTreeMap::new(),
         stored: None,
         pending: BTreeMap::new(),
+        robbed: BTreeSet::new(),
         changed: Duration::ZERO,
         deleted: BTreeMap::new(),
-        handed: BTreeSet::new(),
+        released: BTreeSet::new(),
         owners: BTreeMap::new(),
         kinds: BTreeMap::new(),
         event: String::new(),
@@ -127,12 +137,14 @@ struct Checker<'a> {
     operators: BTreeMap<usize, Operator>,
     stored: Option<Record>,
     /// Saves, by operator, whose outcome nobody knows yet, or ever.
-    pending: BTreeMap<usize, Option<Record>>,
+    pending: BTreeMap<usize, Pending>,
+    /// Operators that were storing a record when somebody else removed it.
+    robbed: BTreeSet<usize>,
     /// When the record was changed last.
     changed: Duration,
     deleted: BTreeMap<String, String>,
-    /// Marked for another parent, by this one.
-    handed: BTreeSet<Id>,
+    /// Marked for another parent by this one, or left with no mark of it when there was reason to.
+    released: BTreeSet<Id>,
     /// UIDs of owners by what refers to them.
     owners: BTreeMap<Id, BTreeSet<String>>,
     /// Plurals of kinds.
@@ -166,16 +178,20 @@ impl Checker<'_> {
                     self.operator(number).absent.remove(&id);
                 }
             }
-            What::Accepted(request, answer) => self.accepted(request, answer),
+            What::Accepted(request, answer) => self.accepted(number, request, answer),
             What::Told { request, code, answer, made } => self.told(number, request, *code, answer, *made),
             What::Watched { request, object } => self.watched(number, request, object),
             What::Storing(record) => {
                 self.discreet(record.as_ref());
-                self.pending.insert(number, record.clone());
+                let left_out = |id: &&Id| record.as_ref().is_none_or(|r| !r.entries.contains_key(id));
+                let known = self.record(number).into_iter().flat_map(|r| r.entries.keys()).filter(left_out);
+                let done =
+                    known.filter(|id| self.settled(number, id) || self.never_ours(number, id)).cloned().collect();
+                self.pending.insert(number, Pending { record: record.clone(), done });
             }
             // What was found is all that there is to go by.
             What::NoRoom => {
-                let found = self.pending.remove(&number).flatten();
+                let found = self.pending.remove(&number).and_then(|pending| pending.record);
                 if self.stored.is_none() {
                     self.learn(found.as_ref());
                     self.operator(number).record = found;
@@ -184,22 +200,29 @@ impl Checker<'_> {
             What::Robbed => {
                 self.changed = event.at;
                 self.stored = None;
+                // What is being stored may be gone before the operator hears that it was.
+                self.robbed.extend(self.pending.keys());
             }
-            What::NotStored => drop(self.pending.remove(&number)),
+            // What was sent twice on the way may have been stored by the first one all the same.
+            What::NotStored => drop(self.robbed.remove(&number)),
             What::Stored => {
-                let Some(record) = self.pending.remove(&number) else { return };
+                let Some(Pending { record, done }) = self.pending.remove(&number) else { return };
                 self.changed = event.at;
                 self.operator(number).last_store = Some(event.at);
-                self.store(number, record.clone());
+                if self.robbed.remove(&number) {
+                    self.learn(record.as_ref());
+                } else {
+                    self.store(&done, record.clone());
+                }
                 self.operator(number).record = record;
             }
             What::Loaded { record, began } => {
                 self.learn(record.as_ref());
-                self.operator(number).record.clone_from(record);
                 // What another writer stored meanwhile was too late to be seen.
                 if self.changed <= *began {
                     self.loaded(record.clone());
                 }
+                self.operator(number).record.clone_from(record);
             }
         }
     }
@@ -233,9 +256,9 @@ impl Checker<'_> {
         before.filter(|id| record.is_none_or(|r| !r.entries.contains_key(id))).cloned().collect()
     }
 
-    fn store(&mut self, number: usize, record: Option<Record>) {
+    fn store(&mut self, done: &BTreeSet<Id>, record: Option<Record>) {
         for id in self.missing_in(record.as_ref()) {
-            if !self.settled(number, &id) && !self.never_ours(number, &id) {
+            if !done.contains(&id) {
                 self.breaks(Law::NoForgetting, format!("{id} leaves the record, and nothing proved it gone"));
             }
         }
@@ -246,12 +269,11 @@ impl Checker<'_> {
     /// Reading must show what was stored, or what a save of unknown outcome may have left.
     fn loaded(&mut self, record: Option<Record>) {
         for id in self.missing_in(record.as_ref()) {
-            let without = |r: &Option<Record>| r.as_ref().is_none_or(|r| !r.entries.contains_key(&id));
-            let taken_by: Vec<usize> =
-                self.pending.iter().filter(|(_, r)| without(r)).map(|(number, _)| *number).collect();
-            if taken_by.is_empty() {
+            let without = |saved: &&Pending| saved.record.as_ref().is_none_or(|r| !r.entries.contains_key(&id));
+            let mut taken_by = self.pending.values().filter(without).peekable();
+            if taken_by.peek().is_none() {
                 self.breaks(Law::NoForgetting, format!("{id} was stored and is on record no more"));
-            } else if !taken_by.iter().any(|number| self.settled(*number, &id) || self.never_ours(*number, &id)) {
+            } else if !taken_by.any(|saved| saved.done.contains(&id)) {
                 self.breaks(Law::NoForgetting, format!("{id} left the record, and nothing had proved it gone"));
             }
         }
@@ -351,6 +373,9 @@ impl Checker<'_> {
                     format!("{id} is deleted, and its back-pointer does not say that it is ours"),
                 );
             }
+            Some(sight) if sight.keeps => {
+                self.breaks(Law::OnlyOurs, format!("{id} is deleted, and it carries a mark that it is to be kept"));
+            }
             Some(sight) if sight.terminating => {
                 self.breaks(Law::Once, format!("{id} is deleted although it was seen terminating"));
             }
@@ -396,7 +421,8 @@ impl Checker<'_> {
             return true;
         }
         let Some(sight) = operator.latest.get(id) else { return false };
-        let replaced = entry.and_then(|e| e.uid.as_ref()).is_some_and(|uid| *uid != sight.uid);
+        let known = entry.and_then(|e| e.uid.as_ref()).or_else(|| operator.ours.get(id));
+        let replaced = known.is_some_and(|uid| *uid != sight.uid);
         !sight.ours && (replaced || self.is_kept(number, id, &mut BTreeSet::new()))
     }
 
@@ -406,7 +432,7 @@ impl Checker<'_> {
         let marked = || self.operators.get(&number).and_then(|o| o.latest.get(id)).is_some_and(|sight| sight.keeps);
         seen.insert(id.clone())
             && (self.on_record(number, id).is_some_and(|e| e.let_go)
-                || self.handed.contains(id)
+                || self.released.contains(id)
                 || marked()
                 || self.dependents(number, id).iter().any(|dependent| self.is_kept(number, dependent, seen)))
     }
@@ -527,9 +553,16 @@ impl Checker<'_> {
 
     // ---- what was told --------------------------------------------------------
 
-    fn accepted(&mut self, request: &Request, answer: &Value) {
-        if request.verb == Verb::Patch && !request.dry_run && self.is_handed(answer) {
-            self.handed.insert(request.id());
+    fn accepted(&mut self, number: usize, request: &Request, answer: &Value) {
+        if request.verb == Verb::Patch && !request.dry_run {
+            let id = request.id();
+            let references = answer.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+            let owners = references.into_iter().flatten().filter_map(|reference| reference.get("uid")?.as_str());
+            self.owners.insert(id.clone(), owners.map(ToOwned::to_owned).collect());
+            let ours = self.sight(request, answer).is_some_and(|(_, sight)| sight.ours);
+            if self.is_handed(answer) || !ours && self.is_kept(number, &id, &mut BTreeSet::new()) {
+                self.released.insert(id);
+            }
         }
         if request.verb != Verb::Delete || is_record(request) || request.dry_run {
             return;
@@ -601,6 +634,9 @@ impl Checker<'_> {
         let operator = self.operator(number);
         operator.sights.insert((sight.uid.clone(), sight.resource_version.clone()), (id.clone(), sight.clone()));
         operator.uids.insert(sight.uid.clone(), id.clone());
+        if sight.ours {
+            operator.ours.insert(id.clone(), sight.uid.clone());
+        }
         let newer = operator.latest.get(&id).is_none_or(|known| number_of(known) <= number_of(&sight));
         if certain {
             operator.absent.remove(&id);
@@ -630,7 +666,7 @@ impl Checker<'_> {
             self.parent_told(number, request, code, answer, not_found, made);
         }
         if not_found && matches!(request.verb, Verb::Get | Verb::Delete) && request.subresource.is_none() {
-            self.operator(number).absent.insert(id);
+            self.is_absent(number, id);
             return;
         }
         if code == 409 {
@@ -681,6 +717,17 @@ impl Checker<'_> {
                 }
             }
         }
+    }
+
+    /// An object is proven gone, and with a definition all objects of its kind.
+    fn is_absent(&mut self, number: usize, id: Id) {
+        let of_kind = |other: &&Id| {
+            Id::definition(&other.group, &other.plural) == id
+                && self.parent.defined.contains(&(other.group.clone(), other.plural.clone()))
+        };
+        let entries = self.record(number).into_iter().flat_map(|record| record.entries.keys());
+        let gone: Vec<Id> = entries.filter(of_kind).cloned().chain([id.clone()]).collect();
+        self.operator(number).absent.extend(gone);
     }
 
     fn parent_told(

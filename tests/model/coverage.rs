@@ -20,10 +20,6 @@ impl Coverage {
     pub fn times(&self, situation: &str) -> u64 {
         self.0.get(situation).copied().unwrap_or(0)
     }
-
-    pub fn situations(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        self.0.iter().map(|(situation, times)| (*situation, *times))
-    }
 }
 
 impl fmt::Display for Coverage {

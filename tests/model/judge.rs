@@ -119,6 +119,16 @@ impl World {
         self.objects.get(address.plural)?.iter().find(same)
     }
 
+    /// What is being deleted in the end, for people.
+    pub fn terminating(&self) -> Vec<String> {
+        let going = self.all().filter(|(_, live)| live.metadata.deletion_timestamp.is_some());
+        let lines = going.map(|(plural, live)| {
+            let conditions = live.data.pointer("/status/conditions").map(Value::to_string).unwrap_or_default();
+            format!("{} finalizers {:?} {conditions}", shown(plural, live), live.finalizers())
+        });
+        lines.collect()
+    }
+
     fn has_uid(&self, uid: &str) -> bool {
         self.all().any(|(_, live)| live.uid().as_deref() == Some(uid))
     }
@@ -142,7 +152,9 @@ pub fn judge(scenario: &Scenario, hand: &Stagehand, parents: &[GitTrack], ends: 
     for (parent, end) in parents.iter().zip(ends) {
         let uid = parent.uid().unwrap_or_default();
         if end.gone {
-            broken.extend(left_behind(&uid, world));
+            // With the record and the label of an object gone, nothing leads to it any more.
+            let lost = hand.foreign(|foreign| foreign.record_deleted && foreign.meddled);
+            broken.extend(left_behind(&uid, world).into_iter().filter(|_| !lost));
         } else {
             broken.extend(unjustified(scenario, hand, &uid, end, world));
         }

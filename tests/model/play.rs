@@ -38,6 +38,8 @@ pub struct Played {
     pub broken: Vec<String>,
     /// How the life of each parent ended.
     pub ends: Vec<End>,
+    /// What is still being deleted.
+    pub terminating: Vec<String>,
     /// Calls of the operators.
     pub calls: usize,
     pub coverage: Coverage,
@@ -56,6 +58,7 @@ impl fmt::Display for Played {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.broken.iter().try_for_each(|broken| writeln!(f, "BROKEN {broken}"))?;
         self.ends.iter().try_for_each(|end| writeln!(f, "end: {end}"))?;
+        self.terminating.iter().try_for_each(|line| writeln!(f, "terminating: {line}"))?;
         write!(f, "{}", self.history)
     }
 }
@@ -267,7 +270,7 @@ impl Play {
             // A parent's last outcome is that of its last pass.
             outcomes.resize_with(self.parents.len(), || None);
             for (kept, new) in outcomes.iter_mut().zip(now) {
-                *kept = new.or(kept.take());
+                *kept = new.or_else(|| kept.take());
             }
             if over || same >= SAME {
                 break;
@@ -294,7 +297,14 @@ impl Play {
             }
         }
         let mine = |operator: usize| operator % PARENTS < self.parents.len();
-        Played { broken: self.broken, ends, calls, coverage, history: self.record.history(mine) }
+        Played {
+            broken: self.broken,
+            ends,
+            terminating: world.terminating(),
+            calls,
+            coverage,
+            history: self.record.history(mine),
+        }
     }
 
     fn demands(&self, number: usize, parent: &GitTrack) -> Parent {
@@ -304,7 +314,12 @@ impl Play {
             id: address.id(),
             kind: "GitTrack".to_owned(),
             uid: parent.uid().unwrap_or_default(),
-            edges: self.scenario.edges(number),
+            // What is found again when the record is lost knows of no more edges than the live objects show.
+            edges: if self.hand.foreign(|foreign| foreign.record_deleted) {
+                Vec::new()
+            } else {
+                self.scenario.edges(number)
+            },
             defined: [things::WIDGET, things::OWNER, things::CLUSTER_OWNER, things::TRACK]
                 .iter()
                 .map(|of| (of.0.to_owned(), of.3.to_owned()))
@@ -318,7 +333,7 @@ impl Play {
         for _ in 0..20 {
             while self.cluster.step_now().is_some() {}
             let before = self.cluster.version();
-            tokio::time::sleep(Duration::from_secs(6)).await;
+            tokio::time::sleep(Duration::from_secs(10)).await;
             if self.cluster.step_now().is_none() && self.cluster.version() == before {
                 return;
             }

@@ -35,7 +35,9 @@ fn smaller(scenario: &Scenario) -> Vec<Scenario> {
         if matches!(scenario.acts[number].1, Act::DeleteParent(..)) {
             continue;
         }
-        with(&|changed| drop(changed.acts.remove(number)));
+        with(&|changed| {
+            changed.acts.remove(number);
+        });
     }
     for child in 0..scenario.children.len() {
         if scenario.sets.iter().any(|set| set.wanted[child].contains(&true)) {

@@ -258,7 +258,11 @@ impl Stagehand {
             ..DeleteParams::default()
         };
         address.api(&self.admin).delete(&address.name, &params).await.ok()?;
-        self.state().foreign.taken_away.insert(uid);
+        let mut state = self.state();
+        state.foreign.taken_away.insert(uid);
+        // What was left for its sake may have lost its marks before.
+        state.foreign.meddled |= self.scenario.children.iter().any(|child| child.keep);
+        drop(state);
         Some(live)
     }
 
@@ -324,7 +328,9 @@ impl Stagehand {
             }
             Act::StripLabel(number) => {
                 let patch = json!({"metadata": {"labels": {format!("{MANAGER}/parent-uid"): null}}});
-                self.merge(&child(number), patch).await
+                let done = self.merge(&child(number), patch).await;
+                self.state().foreign.meddled |= done;
+                done
             }
             Act::StripPointer(number) => {
                 let patch = json!({"metadata": {"annotations": {format!("{MANAGER}/back-pointer"): null}}});
@@ -491,6 +497,8 @@ impl Stagehand {
         let maps = Address::new(things::MAP, Some("home"), "");
         let listed = maps.api(&self.admin).list(&ListParams::default()).await;
         let mut done = false;
+        // Of all parents, and noted before and after: what is stored meanwhile may be removed or not.
+        self.record.note(0..PARENTS, &What::Robbed);
         for live in listed.into_iter().flatten() {
             if live.name_any().starts_with("inventory-") {
                 let address = Address { name: live.name_any(), ..maps.clone() };
@@ -499,11 +507,8 @@ impl Stagehand {
                 done = true;
             }
         }
-        if done {
-            self.state().foreign.record_deleted = true;
-            // Of all parents.
-            self.record.note(0..PARENTS, &What::Robbed);
-        }
+        self.record.note(0..PARENTS, &What::Robbed);
+        self.state().foreign.record_deleted |= done;
         done
     }
 

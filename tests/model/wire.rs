@@ -131,8 +131,9 @@ impl Tape for ProcessTape {
     }
 
     fn note(&self, parent: &ParentRef, what: What) {
-        // One parent may look at the record of the other one.
+        // That one parent looks at the record of the other one is no part of the other's story.
         let number = (0..PARENTS).find(|number| things::parent_name(*number) == parent.id.name());
+        let number = number.filter(|number| PARENT.try_with(|parent| parent == number).unwrap_or(true));
         self.record.note(number.map(|number| self.process.operator(number)), &what);
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use control_plane::fixtures;
-use kube::api::DynamicObject;
+use kube::{ResourceExt, api::DynamicObject};
 use kube_custody::{
     custodian::{Desired, Hold, Outcome, Phase, Problem, PruneGuard},
     inventory::DeletionPolicy,
@@ -253,6 +253,30 @@ async fn an_upgrade_that_reverses_an_edge_while_one_is_dropped() {
     scene.tear_down().await;
     assert_eq!(scene.deleted().into_iter().filter(|n| n.len() == 1).collect::<Vec<_>>().len(), 2, "as one group");
     assert_eq!(scene.present(&old).await, [false, false]);
+}
+
+/// Their deletion would take along what is still desired.
+#[tokio::test]
+async fn a_namespace_and_a_definition_that_are_dropped_stay_as_long_as_something_desired_is_in_them() {
+    let scene = Scene::new("dropped-container").await;
+    let other = fixtures::ns("dropped-ns");
+    let crd = definition(&other, &[("v1", true)]);
+    let set = [custom(&other, "v1", "x"), config_map(&other, "y", &[]), namespace(&other), crd.clone()];
+    scene.apply(&set).await;
+    let waits = |outcome: &Outcome| {
+        let held = |name: &str| outcome.removal.waiting.iter().any(|w| w.id.name() == name && !w.dependents.is_empty());
+        held(&other) && held(&crd.name_any())
+    };
+    let outcome = scene.until("both wait for what is in them", &set[..2], waits).await;
+    assert_eq!(
+        outcome.applied.iter().filter(|live| set[..2].iter().any(|o| o.name_any() == live.id.name())).count(),
+        2
+    );
+    assert_eq!(scene.present(&set).await, [true; 4]);
+    assert!(scene.attempted().is_empty(), "{:?}", scene.attempted());
+    // They go with what is in them, in order.
+    scene.apply(&[scene.map("other", &[])]).await;
+    assert_eq!(scene.present(&set).await, [false; 4]);
 }
 
 #[tokio::test]

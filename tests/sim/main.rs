@@ -8,6 +8,11 @@ mod both;
 mod collector;
 mod custody;
 mod differential;
+mod explore;
+#[path = "../laws/mod.rs"]
+mod laws;
+#[path = "../model/mod.rs"]
+mod model;
 mod ownership;
 mod requests;
 mod runtime;

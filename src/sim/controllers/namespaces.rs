@@ -14,7 +14,8 @@ use crate::sim::{
     catalogue::{Resource, Role},
     meta::namespace_finalizers,
     request::{Ask, Payload},
-    value::{finalizers, is_deleting, map, name, version},
+    status::Refusal,
+    value::{finalizers, is_deleting, map, name, uid, version},
     world::{Reply, World},
 };
 
@@ -36,6 +37,10 @@ struct Pass {
     failures: Vec<String>,
     discovery: Vec<String>,
     only_pods: bool,
+    /// Which incarnation it is about.
+    uid: String,
+    /// What it goes by: how things stood when it began, and its own writes since.
+    seen: Stamp,
 }
 
 #[derive(Clone, Debug)]
@@ -62,6 +67,14 @@ impl World {
         let Some(namespaces) = self.catalogue.by_role(Role::Namespace) else { return };
         let Some(table) = self.storage.find(namespaces.id) else { return };
         let Namespaces { cursor, queue } = &mut self.controllers.namespaces;
+        // A namespace may be gone and there again under its name.
+        queue.retain(|name, stage| {
+            let of = match stage {
+                Stage::Running(pass) => Some(&pass.uid),
+                Stage::Waiting { .. } => None,
+            };
+            table.get(name).is_some_and(|live| is_deleting(live) && of.is_none_or(|of| of == uid(live)))
+        });
         let due = self.elapsed + DELAY;
         let mut wait = |name: &str| {
             queue.entry(name.to_owned()).or_insert(Stage::Waiting { due, seen: None });
@@ -79,7 +92,6 @@ impl World {
             }
         }
         *cursor = self.storage.version();
-        queue.retain(|name, _| table.get(name).is_some());
     }
 
     fn waiting_namespaces(&self) -> Vec<(String, Duration)> {
@@ -116,7 +128,7 @@ impl World {
                         self.empty(&namespace, &kind, &mut pass);
                         format!("delete all {} in {namespace}", kind.plural)
                     }
-                    None => return self.conclude(&namespace, &pass),
+                    None => return self.conclude(&namespace, pass),
                 };
                 self.controllers.namespaces.queue.insert(namespace, Stage::Running(pass));
                 about
@@ -130,7 +142,7 @@ impl World {
         if namespace_finalizers(&live).is_empty() {
             return format!("{namespace} is released already");
         }
-        let mut pass = Pass::default();
+        let mut pass = Pass { uid: uid(&live).to_owned(), seen: self.stamp(), ..Pass::default() };
         let mut kinds: Vec<Arc<Resource>> = Vec::new();
         let mut pods = None;
         for resource in self.catalogue.all().filter(|resource| resource.namespaced && !resource.versions.is_empty()) {
@@ -156,11 +168,19 @@ impl World {
         self.storage.find(kind.id).is_some_and(|table| table.list(Some(namespace), None).next().is_some())
     }
 
+    /// A request of a pass.
+    fn ask_in(&mut self, pass: &mut Pass, ask: &Ask) -> Result<Reply, Refusal> {
+        let before = self.storage.version();
+        let reply = self.ask(ask);
+        pass.seen.0 += self.storage.version() - before;
+        reply
+    }
+
     /// Deletes all objects of a kind and counts what is left.
     fn empty(&mut self, namespace: &str, kind: &Arc<Resource>, pass: &mut Pass) {
         let mut ask = Ask::by(USER, Verb::DeleteCollection, kind, namespace, "");
         ask.payload = Payload::Object(json!({"propagationPolicy": "Background"}));
-        if let Err(refusal) = self.ask(&ask) {
+        if let Err(refusal) = self.ask_in(pass, &ask) {
             if !refusal.is_not_found() {
                 pass.failures.push(refusal.message().to_owned());
             }
@@ -182,17 +202,17 @@ impl World {
         }
     }
 
-    fn conclude(&mut self, namespace: &str, pass: &Pass) -> String {
+    fn conclude(&mut self, namespace: &str, mut pass: Pass) -> String {
         let Some(live) = self.namespace(namespace).cloned() else { return format!("{namespace} is gone") };
         let Some(namespaces) = self.catalogue.by_role(Role::Namespace).cloned() else { return String::new() };
         let done = pass.left.is_empty() && pass.failures.is_empty() && pass.discovery.is_empty();
         let mut new = (*live).clone();
-        set_conditions(&mut new, pass, &self.now());
+        set_conditions(&mut new, &pass, &self.now());
         let mut ask = Ask::by(USER, Verb::Update, &namespaces, "", namespace);
         if new != *live {
             ask.subresource = "status".to_owned();
             ask.payload = Payload::Object(new);
-            if let Ok(Reply::Object { object, .. }) = self.ask(&ask) {
+            if let Ok(Reply::Object { object, .. }) = self.ask_in(&mut pass, &ask) {
                 new = (*object).clone();
             } else {
                 new = (*live).clone();
@@ -209,7 +229,7 @@ impl World {
                 return if emptied { format!("let go of {namespace}") } else { format!("leave {namespace} to others") };
             }
         }
-        let stage = Stage::Waiting { due: self.elapsed + RETRY, seen: Some(self.stamp()) };
+        let stage = Stage::Waiting { due: self.elapsed + RETRY, seen: Some(pass.seen) };
         self.controllers.namespaces.queue.insert(namespace.to_owned(), stage);
         format!("{namespace} is not empty at version {}", version(&live))
     }
