@@ -504,6 +504,35 @@ fn law_5_an_entry_leaves_the_record_only_on_proof() {
 }
 
 #[test]
+fn law_5_what_others_take_away_is_not_forgotten_by_the_operator() {
+    let mut story = Story::life();
+    let began = Duration::from_millis(story.events.len() as u64 + 1);
+    story.tell(What::Loaded { record: None, began });
+    assert_eq!(story.broken(), [Law::NoForgetting; 2]);
+
+    let mut story = Story::life();
+    let began = story.tell(What::Robbed);
+    story.tell(What::Loaded { record: None, began });
+    assert_eq!(story.broken(), []);
+    // What was found, and can be stored nowhere, is deleted as what is on record.
+    let [top, base] = [map("top"), map("base")];
+    story.tell(What::Storing(Some(record(&[(top.clone(), Some("u-top")), (base, Some("u-base"))], ""))));
+    story.tell(What::NoRoom);
+    story.delete(&top, "u-top", "11", 200, success("u-top"));
+    assert_eq!(story.broken(), []);
+}
+
+#[test]
+fn law_1_what_carries_a_mark_that_it_is_to_be_kept_is_not_deleted() {
+    let mut story = Story::life();
+    let top = map("top");
+    let mut kept = object(&top, "u-top", "12", true);
+    kept["metadata"]["annotations"]["helm.sh/resource-policy"] = json!("keep");
+    story.get(&top, kept).delete(&top, "u-top", "12", 200, success("u-top"));
+    assert_eq!(story.broken(), [Law::OnlyOurs]);
+}
+
+#[test]
 fn law_6_owners_are_live_and_in_reach() {
     let owner = |namespace: Option<&str>| Id::new("x.io", "fooowners", namespace, "o");
     let create = |owner: &Id, read: Option<Value>, version: &str| {
