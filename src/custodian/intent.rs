@@ -373,7 +373,8 @@ impl Rulebook {
             entry.edges.extend(edges_of(graph, id));
             // What is desired may be in what is not desired any more, and would be deleted along with that.
             let containers = policy::containers_of(id, Some(&entry.plural)).filter(|to| !manifests.contains_key(to));
-            for container in containers.filter(|to| known.stored.get(to).is_some()) {
+            let is_ours = |to: &ObjectId| known.stored.get(to).is_some_and(|e| e.uid.is_some() && !e.is_let_go());
+            for container in containers.filter(is_ours) {
                 let requirement = Requirement::Required { declared_by: annotations::API.to_owned() };
                 entry.edges.insert(Edge::new(container.stable_id(), requirement));
             }
@@ -574,9 +575,12 @@ mod tests {
         let mut passes = Passes::new();
         let manifest = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "b"}});
         passes.objects.push(serde_json::from_value(manifest).unwrap());
-        let first = passes.intend(None, &[], &[]);
+        let mut stored = passes.intend(None, &[], &[]).inventory;
         passes.objects.pop();
-        let second = passes.intend(Some(&first.inventory), &[], &[]);
+        let somebodys = passes.intend(Some(&stored), &[], &[]);
+        assert!(!depends(&somebodys.inventory, &namespace), "it was never made, and is not waited for");
+        stored.get_mut(&namespace).unwrap().uid = Some(Uid::new("n").unwrap());
+        let second = passes.intend(Some(&stored), &[], &[]);
         assert!(second.dropped.contains(&namespace) && depends(&second.inventory, &namespace));
         let graph = removal_graph(&second.inventory, Some(&second.dropped));
         let node = |id: &ObjectId| graph.node(id).unwrap();
