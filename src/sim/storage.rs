@@ -181,9 +181,10 @@ impl Storage {
         Some(before)
     }
 
-    /// Forgets a whole kind. What was watching it ends.
-    pub(super) fn drop_table(&mut self, resource: ResourceId) {
-        if let Some(mut table) = self.tables.remove(&resource) {
+    /// Forgets the objects of a whole kind. What was watching it ends, once it has been told what happened before.
+    pub(super) fn retire(&mut self, resource: ResourceId) {
+        if let Some(table) = self.tables.get_mut(&resource) {
+            table.objects.clear();
             table.wake();
         }
     }

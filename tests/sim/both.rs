@@ -1,16 +1,19 @@
 //! One scenario on two stages: the sim and a real control plane.
 
-use control_plane::{Plane, fixtures};
+use control_plane::{Part, Plane, fixtures};
 use http::{Method, Request, header};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Client, client::Body};
 use kube_custody::sim::{Cluster, Controller};
 use serde_json::{Value, json};
+use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 /// Where a scenario is played.
 pub enum Stage {
     Sim(Cluster),
     Plane(&'static Plane),
+    /// One that nobody else uses meanwhile.
+    Alone(MutexGuard<'static, Plane>),
 }
 
 /// An answer: the status code, and the body as JSON or as a text.
@@ -33,42 +36,84 @@ impl Stage {
     /// The shared real control plane, with the same kinds.
     pub async fn plane() -> Self {
         let plane = Plane::shared().await;
-        for crd in crds() {
-            fixtures::apply_crd(&plane.client(), &crd).await;
-        }
+        serve(plane).await;
         Self::Plane(plane)
     }
 
-    pub fn client(&self) -> Client {
+    /// Another real control plane, which scenarios use one after the other.
+    pub async fn alone() -> Self {
+        static ALONE: OnceCell<Mutex<Plane>> = OnceCell::const_new();
+        let start = async || Mutex::new(Plane::builder().start().await.unwrap());
+        let plane = ALONE.get_or_init(start).await.lock().await;
+        // The one before may have failed in between.
+        if !plane.pids().parts.contains_key(&Part::Controllers) {
+            plane.start_part(Part::Controllers).await.unwrap();
+        }
+        serve(&plane).await;
+        Self::Alone(plane)
+    }
+
+    /// The sim, or the real control plane.
+    fn side(&self) -> Result<&Cluster, &Plane> {
         match self {
-            Self::Sim(cluster) => cluster.client(),
-            Self::Plane(plane) => plane.client(),
+            Self::Sim(cluster) => Ok(cluster),
+            Self::Plane(plane) => Err(plane),
+            Self::Alone(plane) => Err(plane),
+        }
+    }
+
+    pub fn client(&self) -> Client {
+        match self.side() {
+            Ok(cluster) => cluster.client(),
+            Err(plane) => plane.client(),
         }
     }
 
     /// Waits until the controllers have nothing to do.
     pub async fn quiet(&self) {
-        match self {
-            Self::Sim(cluster) => drop(cluster.run_controllers()),
-            Self::Plane(plane) => plane.gc_quiet().await.unwrap(),
+        match self.side() {
+            Ok(cluster) => drop(cluster.run_controllers()),
+            Err(plane) => plane.gc_quiet().await.unwrap(),
+        }
+    }
+
+    /// Whether the garbage collector knows an object of this UID.
+    pub async fn knows(&self, uid: &str) -> bool {
+        match self.side() {
+            Ok(cluster) => cluster.gc_has_seen(uid),
+            Err(plane) => plane.graph_has(uid).await.unwrap(),
         }
     }
 
     /// Waits until something holds.
     pub async fn until(&self, what: &str, mut probe: impl AsyncFnMut() -> bool) {
-        match self {
-            Self::Sim(cluster) => {
+        match self.side() {
+            Ok(cluster) => {
                 cluster.run_controllers();
                 assert!(probe().await, "{what}\n{}", cluster.audit());
             }
-            Self::Plane(_) => fixtures::eventually(what, async || probe().await.then_some(())).await,
+            Err(_) => fixtures::eventually(what, async || probe().await.then_some(())).await,
         }
     }
 
-    /// The garbage collector begins anew. Only the sim: others use the shared plane.
-    pub fn restart_collector(&self) {
-        if let Self::Sim(cluster) = self {
-            cluster.restart(Controller::GarbageCollector);
+    /// The garbage collector is down until it is started. Not on the shared plane.
+    pub async fn stop_collector(&self) {
+        match self {
+            Self::Sim(cluster) => cluster.pause(Controller::GarbageCollector),
+            Self::Plane(_) => panic!("others use this plane"),
+            Self::Alone(plane) => plane.kill(Part::Controllers).await.unwrap(),
+        }
+    }
+
+    /// The garbage collector begins anew, with an empty graph. Not on the shared plane.
+    pub async fn restart_collector(&self) {
+        match self {
+            Self::Sim(cluster) => {
+                cluster.restart(Controller::GarbageCollector);
+                cluster.resume(Controller::GarbageCollector);
+            }
+            Self::Plane(_) => panic!("others use this plane"),
+            Self::Alone(plane) => plane.restart_garbage_collector().await.unwrap(),
         }
     }
 
@@ -126,9 +171,18 @@ impl Stage {
 pub const JSON: &str = "application/json";
 pub const MERGE: &str = "application/merge-patch+json";
 
-/// Plays a scenario on both stages.
+/// Plays a scenario on both stages, the real one being shared.
 macro_rules! both {
-    ($($(#[$meta:meta])* async fn $name:ident($stage:ident: &Stage) $body:block)*) => {$(
+    ($($scenarios:tt)*) => { $crate::both::scenarios! { plane $($scenarios)* } };
+}
+
+/// Plays a scenario on both stages, with a real one that nobody else uses meanwhile.
+macro_rules! both_alone {
+    ($($scenarios:tt)*) => { $crate::both::scenarios! { alone $($scenarios)* } };
+}
+
+macro_rules! scenarios {
+    ($real:ident $($(#[$meta:meta])* async fn $name:ident($stage:ident: &Stage) $body:block)*) => {$(
         mod $name {
             use super::*;
 
@@ -144,12 +198,19 @@ macro_rules! both {
 
             #[tokio::test]
             async fn on_the_plane() {
-                scenario(&Stage::plane().await).await;
+                scenario(&Stage::$real().await).await;
             }
         }
     )*};
 }
-pub(crate) use both;
+pub(crate) use {both, both_alone, scenarios};
+
+/// Makes a real control plane serve the kinds that scenarios use.
+async fn serve(plane: &Plane) {
+    for crd in crds() {
+        fixtures::apply_crd(&plane.client(), &crd).await;
+    }
+}
 
 /// A namespaced kind `Thing` and one of cluster scope, `Big`, with the same schema.
 fn crds() -> [CustomResourceDefinition; 2] {

@@ -13,6 +13,8 @@ mod explore;
 mod laws;
 #[path = "../model/mod.rs"]
 mod model;
+mod objects;
 mod ownership;
 mod requests;
 mod runtime;
+mod upstream;

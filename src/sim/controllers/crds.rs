@@ -112,7 +112,7 @@ impl World {
             self.controllers.definitions.stages.remove(&uid);
             if let Some(known) = self.controllers.definitions.known.remove(&uid) {
                 self.catalogue.remove(known.resource);
-                self.storage.drop_table(known.resource);
+                self.storage.retire(known.resource);
             }
         }
     }

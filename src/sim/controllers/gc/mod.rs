@@ -233,6 +233,11 @@ impl World {
     }
 
     pub(in crate::sim) fn gc_refresh(&mut self) {
+        // A watch tells of the last objects of a kind long before anybody asks which kinds exist.
+        let gone = |world: &Self| world.gc_pending().into_iter().find(|id| world.catalogue.get(*id).is_none());
+        while let Some(id) = gone(self) {
+            self.gc_take_in(id);
+        }
         self.controllers.gc.refreshed = self.elapsed;
         self.controllers.gc.refresh(&self.catalogue, &self.storage);
     }

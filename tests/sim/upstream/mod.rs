@@ -1,0 +1,3 @@
+//! The upstream tests of garbage collection and deletion, under their names.
+
+mod integration;
