@@ -1,10 +1,15 @@
 //! One scenario on two stages: the sim and a real control plane.
 
-use control_plane::{Part, Plane, fixtures};
+use control_plane::{
+    Part, Plane,
+    fixtures::{self, Subject},
+};
 use http::{Method, Request, header};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::{
+    api::rbac::v1::PolicyRule, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
 use kube::{Client, client::Body};
-use kube_custody::sim::{Cluster, Controller};
+use kube_custody::sim::{Cluster, Controller, Target};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
@@ -40,10 +45,12 @@ impl Stage {
         Self::Plane(plane)
     }
 
-    /// Another real control plane, which scenarios use one after the other.
+    /// Another real control plane, which scenarios use one after the other. Owner references are enforced there; that does
+    /// not concern the administrator.
     pub async fn alone() -> Self {
         static ALONE: OnceCell<Mutex<Plane>> = OnceCell::const_new();
-        let start = async || Mutex::new(Plane::builder().start().await.unwrap());
+        let flag = "--enable-admission-plugins=OwnerReferencesPermissionEnforcement";
+        let start = async || Mutex::new(Plane::builder().apiserver_flag(flag).start().await.unwrap());
         let plane = ALONE.get_or_init(start).await.lock().await;
         // The one before may have failed in between.
         if !plane.pids().parts.contains_key(&Part::Controllers) {
@@ -117,8 +124,40 @@ impl Stage {
         }
     }
 
+    /// OwnerReferencesPermissionEnforcement is on. Not on the shared plane.
+    pub fn enforce_owner_references(&self) {
+        match self {
+            Self::Sim(cluster) => cluster.enforce_owner_references(true),
+            Self::Plane(_) => panic!("others use this plane"),
+            Self::Alone(_) => {}
+        }
+    }
+
+    /// A client of a new user who has these rights only.
+    pub async fn user(&self, name: &str, rules: Vec<PolicyRule>) -> Client {
+        let name = fixtures::ns(name);
+        match self.side() {
+            Ok(cluster) => {
+                let user = name.clone();
+                cluster.forbid(move |asking, verb, target| {
+                    asking == user && !rules.iter().any(|rule| admits(rule, verb.as_str(), target))
+                });
+                cluster.client_as(&name)
+            }
+            Err(plane) => {
+                let _rights = fixtures::grant(&plane.client(), &Subject::user(&name), None, rules).await;
+                plane.client_as(&name)
+            }
+        }
+    }
+
     /// Sends a request as it is.
     pub async fn send(&self, method: &str, path: &str, content_type: &str, body: Option<&Value>) -> Answer {
+        Self::send_by(self.client(), method, path, content_type, body).await
+    }
+
+    /// Sends a request as it is, by this client.
+    pub async fn send_by(client: Client, method: &str, path: &str, content_type: &str, body: Option<&Value>) -> Answer {
         let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
         let request = Request::builder()
             .method(Method::from_bytes(method.as_bytes()).unwrap())
@@ -128,7 +167,7 @@ impl Stage {
             .header(header::USER_AGENT, "scenario/1")
             .body(Body::from(body))
             .unwrap();
-        let response = self.client().send(request).await.unwrap();
+        let response = client.send(request).await.unwrap();
         let code = response.status().as_u16();
         let bytes = response.into_body().collect_bytes().await.unwrap();
         let body = serde_json::from_slice(&bytes).unwrap_or_else(|_| json!(String::from_utf8_lossy(&bytes)));
@@ -204,6 +243,19 @@ macro_rules! scenarios {
     )*};
 }
 pub(crate) use {both, both_alone, scenarios};
+
+/// Whether a rule of RBAC admits this.
+fn admits(rule: &PolicyRule, verb: &str, target: &Target) -> bool {
+    let sub = |resource: &str| match target.subresource.as_str() {
+        "" => resource.to_owned(),
+        subresource => format!("{resource}/{subresource}"),
+    };
+    let has = |list: &[String], text: &str| list.iter().any(|known| known == text || known == "*");
+    let resources = rule.resources.as_deref().unwrap_or_default();
+    has(&rule.verbs, verb)
+        && has(rule.api_groups.as_deref().unwrap_or_default(), &target.group)
+        && (has(resources, &sub(&target.plural)) || resources.contains(&sub("*")))
+}
 
 /// Makes a real control plane serve the kinds that scenarios use.
 async fn serve(plane: &Plane) {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::create::review;
@@ -13,7 +14,7 @@ use crate::sim::{
     request::{Ask, Payload},
     status::{FieldError, Refusal, deleted, forbidden, invalid_options, not_found, precondition},
     storage::key,
-    value::{finalizers, is_deleting, map, meta, name, namespace, set, set_finalizers, uid, version},
+    value::{finalizers, is_deleting, map, meta, name, namespace, set, set_finalizers, text, uid, version},
     world::{Reply, World},
 };
 
@@ -41,7 +42,10 @@ impl Options {
             version: text("/preconditions/resourceVersion"),
             policy: text("/propagationPolicy"),
             orphan_dependents: body.get("orphanDependents").and_then(Value::as_bool),
-            grace: body.get("gracePeriodSeconds").and_then(Value::as_i64),
+            grace: body
+                .get("gracePeriodSeconds")
+                .and_then(Value::as_i64)
+                .map(|period| if period < 0 { 1 } else { period }),
         };
         if let Some(policy) = &options.policy {
             if options.orphan_dependents.is_some() {
@@ -86,6 +90,8 @@ impl Options {
             _ if resource.role == Role::Event => None,
             (Some(true), _) | (None, Some("Orphan")) => Some(ORPHAN),
             (None, Some("Foreground")) => Some(FOREGROUND),
+            // The storage of namespaces goes its own way.
+            (Some(false), _) if resource.role == Role::Namespace => Some(FOREGROUND),
             (Some(false), _) | (None, Some(_)) => None,
             (None, None) if had(ORPHAN) => Some(ORPHAN),
             (None, None) if had(FOREGROUND) => Some(FOREGROUND),
@@ -132,6 +138,7 @@ impl World {
         let now = self.now();
         let first = !is_deleting(live);
         let mut new = (**live).clone();
+        let code = if options.orphan_dependents == Some(false) { 202 } else { 200 };
         match resource.role {
             Role::Namespace if first || !namespace_finalizers(live).is_empty() => {
                 if !first {
@@ -140,7 +147,7 @@ impl World {
                 set(&mut new, "deletionTimestamp", Some(json!(now)));
                 map(&mut new).insert("status".to_owned(), json!({"phase": "Terminating"}));
                 set_finalizers(&mut new, options.finalizers(resource, live));
-                return Ok(self.keep(resource, new, dry_run));
+                return Ok(answered(code, self.keep(resource, new, dry_run)));
             }
             Role::Definition if first => {
                 set(&mut new, "deletionTimestamp", Some(json!(now)));
@@ -156,12 +163,16 @@ impl World {
             _ => {}
         }
         let list = options.finalizers(resource, live);
-        let period = if resource.role == Role::Pod { grace(live, options.grace) } else { 0 };
         let pending = meta(live, "deletionGracePeriodSeconds").and_then(Value::as_i64);
-        if !first && pending.is_some_and(|pending| pending > 0) && pending <= Some(period) {
-            // A pod on its way out: the period can only be shortened.
-            return Ok(object(live));
-        }
+        let period = match (resource.role, pending) {
+            (Role::Pod, Some(pending)) if pending > 0 => match options.grace {
+                Some(asked) if asked < pending => asked,
+                // A pod on its way out: the period can only be shortened, and nothing else be changed.
+                _ => return Ok(object(live)),
+            },
+            (Role::Pod, _) if first => grace(live, options.grace),
+            _ => 0,
+        };
         if list.is_empty() && period == 0 {
             if !dry_run {
                 self.storage.remove(resource.id, &key(namespace(live), name(live)));
@@ -173,28 +184,19 @@ impl World {
             });
         }
         if first {
-            set(&mut new, "deletionTimestamp", Some(json!(self.later(period))));
+            set(&mut new, "deletionTimestamp", Some(json!(after(&now, period))));
             if generation(live) > 0 {
                 set(&mut new, "generation", Some(json!(generation(live) + 1)));
             }
+        } else if let Some(pending) = pending {
+            let sooner = after(text(live, "deletionTimestamp"), period.min(pending) - pending);
+            set(&mut new, "deletionTimestamp", Some(json!(sooner)));
         }
         if resource.role != Role::Definition && (first || period < pending.unwrap_or_default()) {
             set(&mut new, "deletionGracePeriodSeconds", Some(json!(period)));
         }
         set_finalizers(&mut new, list);
-        let code = if options.orphan_dependents == Some(false) { 202 } else { 200 };
-        Ok(match self.keep(resource, new, dry_run) {
-            Reply::Object { object, .. } => Reply::Object { code, object },
-            other => other,
-        })
-    }
-
-    fn later(&mut self, seconds: i64) -> String {
-        let elapsed = self.elapsed;
-        self.elapsed += std::time::Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
-        let later = self.now();
-        self.elapsed = elapsed;
-        later
+        Ok(answered(code, self.keep(resource, new, dry_run)))
     }
 
     /// Stores the state of a deletion, if it is a new one.
@@ -238,6 +240,19 @@ impl World {
             preconditions["resourceVersion"] = json!(version.to_string());
         }
         Payload::Object(json!({"propagationPolicy": policy, "preconditions": preconditions}))
+    }
+}
+
+/// So many seconds after a time.
+fn after(time: &str, seconds: i64) -> String {
+    let time: Timestamp = time.parse().unwrap_or_default();
+    (time + SignedDuration::from_secs(seconds)).to_string()
+}
+
+fn answered(code: u16, reply: Reply) -> Reply {
+    match reply {
+        Reply::Object { object, .. } => Reply::Object { code, object },
+        other => other,
     }
 }
 

@@ -150,7 +150,10 @@ impl World {
                     && let Some(metadata) = metadata
                 {
                     map(new).insert("metadata".to_owned(), metadata);
-                    copy(new, live, "ownerReferences");
+                    // Old kubelets got them wrong.
+                    if ask.resource.role == Role::Pod {
+                        copy(new, live, "ownerReferences");
+                    }
                 }
                 set(new, "resourceVersion", version);
                 set(new, "managedFields", managers);

@@ -91,6 +91,8 @@ pub(super) struct Consequences {
     pub(super) delete: Vec<String>,
     /// The same, with a delay.
     pub(super) delete_later: Vec<String>,
+    /// UIDs of which nothing is asked any more: they have been seen, elsewhere than was believed.
+    pub(super) seen: Vec<String>,
     /// UIDs whose dependents have to be orphaned.
     pub(super) orphan: Vec<String>,
     /// Proven absent.
@@ -205,6 +207,7 @@ impl Graph {
                 }
             }
             todo.delete.extend(mismatching);
+            todo.seen.push(identity.uid.clone());
         }
         if let Some(node) = self.nodes.get_mut(&identity.uid) {
             node.is_virtual = false;
@@ -332,5 +335,61 @@ impl Graph {
             next.namespace.clear();
         }
         next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `TestGetAlternateOwnerIdentity`: what dependents believe, what was found absent, and what is believed next.
+    #[test]
+    fn the_next_identity_goes_round() {
+        // Kind, version, namespace, name.
+        type Row<'a> = (&'a str, &'a str, &'a str, &'a str);
+        let identity = |(kind, api_version, namespace, name): Row<'_>| Identity {
+            kind: kind.to_owned(),
+            api_version: api_version.to_owned(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            uid: "owner".to_owned(),
+        };
+        let (child1, child2) = (("Child", "v1", "ns1", "child"), ("Child", "v2", "ns1", "child"));
+        let (other, elsewhere) = (("Other", "v1", "ns1", "child"), ("Child", "v1", "ns2", "child"));
+        let (named, bare) = (("Child", "v1", "ns1", "name"), ("Child", "v1", "", "child"));
+        let cases: &[(&[Row<'_>], Row<'_>, Row<'_>)] = &[
+            (&[child1, child2], child1, child2),
+            (&[child1, child2], child2, child1),
+            (&[child1, child2, other], child2, other),
+            (&[child1, child2, other], other, child1),
+            (&[child1, elsewhere], child1, elsewhere),
+            (&[child1, elsewhere], elsewhere, child1),
+            (&[child1, named], child1, named),
+            (&[child1, named], named, child1),
+            (&[child2], child1, child2),
+            (&[bare, child1], bare, bare),
+            (&[bare, named], bare, ("Child", "v1", "", "name")),
+            (&[bare, child2], bare, child2),
+        ];
+        for (believed, absent, expected) in cases {
+            let mut graph = Graph::default();
+            let mut dependents = Vec::new();
+            for (number, row) in believed.iter().enumerate() {
+                let owner = identity(*row);
+                let uid = format!("dependent-{number}");
+                let reference = Reference {
+                    api_version: owner.api_version,
+                    kind: owner.kind,
+                    name: owner.name,
+                    uid: owner.uid,
+                    blocks: false,
+                };
+                let place = Identity { namespace: owner.namespace, uid: uid.clone(), ..Identity::default() };
+                graph.nodes.insert(uid.clone(), Node { identity: place, owners: vec![reference], ..Node::default() });
+                dependents.push(uid);
+            }
+            let next = graph.alternative(&identity(*absent), &dependents);
+            assert_eq!(next, identity(*expected), "{believed:?} {absent:?}");
+        }
     }
 }

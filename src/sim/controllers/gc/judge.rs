@@ -38,6 +38,8 @@ enum Owner {
 
 impl World {
     pub(super) fn gc_do(&mut self, task: Task) -> String {
+        // What an attempt wrote itself makes it worth repeating.
+        let (now, stamp) = (self.elapsed, self.stamp());
         match &task {
             Task::Delete(uid) => {
                 let Some(node) = self.controllers.gc.graph.get(uid) else {
@@ -49,7 +51,6 @@ impl World {
                 match self.gc_judge(&identity) {
                     Outcome::Done if self.controllers.gc.graph.get(uid).is_some_and(|node| node.is_virtual) => {
                         // Until it is seen or proven absent it is asked about again and again.
-                        let (now, stamp) = (self.elapsed, self.stamp());
                         self.controllers.gc.retry(task, now, Some(stamp));
                         about
                     }
@@ -58,7 +59,6 @@ impl World {
                         about
                     }
                     Outcome::Failed(why) => {
-                        let (now, stamp) = (self.elapsed, self.stamp());
                         self.controllers.gc.retry(task, now, Some(stamp));
                         format!("{about}: {why}")
                     }
@@ -72,7 +72,6 @@ impl World {
                         format!("orphan the dependents of {uid}")
                     }
                     Err(why) => {
-                        let (now, stamp) = (self.elapsed, self.stamp());
                         self.controllers.gc.retry(task, now, Some(stamp));
                         format!("orphan the dependents of {uid}: {why}")
                     }
@@ -146,7 +145,8 @@ impl World {
             if dangling.is_empty() {
                 return Outcome::Done;
             }
-            return self.outcome(identity, |world| world.gc_drop_references(&resource, &live, &dangling));
+            let result = self.gc_drop_references(&resource, &live, &dangling);
+            return self.outcome(identity, result);
         }
         let dependents = self.controllers.gc.graph.dependents(&identity.uid);
         let (has, circle) = (!dependents.is_empty(), dependents.iter().any(|node| node.deleting_dependents));
@@ -162,15 +162,36 @@ impl World {
         } else {
             "Background"
         };
-        self.outcome(identity, |world| {
-            // The patch above may have made a new version.
-            let read = world.gc_get(&resource, &identity.api_version, &identity.namespace, &identity.name)?;
-            world.gc_delete(&resource, &read, policy)
-        })
+        match self.gc_delete(&resource, &live, Some(version(&live)), policy) {
+            Err(refusal) if refusal.code() == 409 => self.gc_delete_again(identity, &resource, &live, policy, refusal),
+            result => self.outcome(identity, result),
+        }
     }
 
-    fn outcome(&mut self, identity: &Identity, act: impl FnOnce(&mut Self) -> Result<(), Refusal>) -> Outcome {
-        match act(self) {
+    /// After a conflict: an object that has changed, but not its owners, is deleted all the same.
+    fn gc_delete_again(
+        &mut self,
+        identity: &Identity,
+        resource: &Arc<Resource>,
+        judged: &Value,
+        policy: &str,
+        refusal: Refusal,
+    ) -> Outcome {
+        let read = match self.gc_get(resource, &identity.api_version, &identity.namespace, &identity.name) {
+            Ok(read) => read,
+            Err(refusal) => return self.outcome(identity, Err(refusal)),
+        };
+        let changed = uid(&read) == uid(judged) && version(&read) != version(judged);
+        let result = if changed && list(&read, "ownerReferences") == list(judged, "ownerReferences") {
+            self.gc_delete(resource, &read, None, policy)
+        } else {
+            Err(refusal)
+        };
+        self.outcome(identity, result)
+    }
+
+    fn outcome(&mut self, identity: &Identity, result: Result<(), Refusal>) -> Outcome {
+        match result {
             Ok(()) => Outcome::Done,
             Err(refusal) if refusal.is_not_found() => self.gc_vanished(identity),
             Err(refusal) => Outcome::Failed(refusal.message().to_owned()),
@@ -280,9 +301,15 @@ impl World {
         self.gc_patch(resource, live, PatchKind::Strategic, json!({"metadata": metadata}))
     }
 
-    fn gc_delete(&mut self, resource: &Arc<Resource>, live: &Value, policy: &str) -> Result<(), Refusal> {
+    fn gc_delete(
+        &mut self,
+        resource: &Arc<Resource>,
+        live: &Value,
+        version: Option<u64>,
+        policy: &str,
+    ) -> Result<(), Refusal> {
         let mut ask = Ask::by(USER, Verb::Delete, resource, namespace(live), name(live));
-        ask.payload = Self::delete_options(policy, uid(live), Some(version(live)));
+        ask.payload = Self::delete_options(policy, uid(live), version);
         self.ask(&ask).map(drop)
     }
 

@@ -141,6 +141,15 @@ impl Gc {
         self.failures.remove(task);
     }
 
+    /// Gives up what is to be done with an object.
+    fn drop_task(&mut self, task: &Task) {
+        self.forget(task);
+        self.retries.remove(task);
+        if self.queued.remove(task) {
+            self.queue.retain(|known| known != task);
+        }
+    }
+
     fn is_absent(&self, identity: &Identity) -> bool {
         self.absent.contains(identity)
     }
@@ -284,6 +293,9 @@ impl World {
         let gc = &mut self.controllers.gc;
         for identity in todo.absent {
             gc.remember_absent(identity);
+        }
+        for uid in todo.seen {
+            gc.drop_task(&Task::Delete(uid));
         }
         for uid in todo.delete {
             gc.add(Task::Delete(uid));
