@@ -1,5 +1,12 @@
 //! apiextensions-apiserver/test/integration/finalization_test.go, on both stages.
 
+use std::pin::pin;
+
+use futures::StreamExt;
+use kube::{
+    Api,
+    api::{ApiResource, DynamicObject, GroupVersionKind, WatchEvent, WatchParams},
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -56,6 +63,24 @@ both! {
         assert_eq!(stage.patch(&path, release()).await.code, 200);
         gone(stage, &[definition]).await;
         stage.until("it is not served", async || stage.send("GET", &path, JSON, None).await.code == 404).await;
+    }
+
+    /// Beyond upstream: a watch tells of the objects that go with their definition.
+    async fn watch_of_what_goes_with_its_definition(stage: &Stage) {
+        let (definition, base, group) = kind(stage).await;
+        let mut object = noxu(&group, "foo");
+        object["metadata"]["finalizers"].take();
+        let made = stage.create(&base, object).await;
+        let kind = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(&group, "v1", "Noxu"), "noxus");
+        let api = Api::<DynamicObject>::all_with(stage.client(), &kind);
+        let from = made["metadata"]["resourceVersion"].as_str().unwrap();
+        let mut events = pin!(api.watch(&WatchParams::default(), from).await.unwrap());
+        stage.delete(&definition, "Background").await;
+        gone(stage, &[definition]).await;
+        match events.next().await {
+            Some(Ok(WatchEvent::Deleted(object))) => assert_eq!(object.metadata.name.as_deref(), Some("foo")),
+            other => panic!("{other:?}"),
+        }
     }
 
     async fn apply_cr_during_crd_finalization(stage: &Stage) {
