@@ -4,6 +4,8 @@
 //! The garbage collector is down meanwhile, so that objects whose owners don't exist stay. A mapper that hangs can't be
 //! played.
 
+use std::slice::from_ref;
+
 use control_plane::fixtures::rule;
 use kube::Client;
 use serde_json::{Value, json};
@@ -67,13 +69,13 @@ both_alone! {
             for (base, object, may) in kinds {
                 let path = format!("{base}/{name}");
                 // What is new may have any references.
-                let new = with(object, &[first.clone()]);
+                let new = with(object, from_ref(&first));
                 let made = Stage::send_by(client.clone(), "POST", &base, JSON, Some(&new)).await;
                 assert_eq!(made.code, 201, "{path}: {made:?}");
-                assert_eq!(set(client, &path, &[first.clone()]).await.code, 200, "nothing changes");
+                assert_eq!(set(client, &path, from_ref(&first)).await.code, 200, "nothing changes");
                 let label = json!({"metadata": {"labels": {"a": "b"}}});
                 assert_eq!(Stage::send_by(client.clone(), "PATCH", &path, MERGE, Some(&label)).await.code, 200);
-                for after in [&[][..], &[second.clone()], &[first.clone(), second.clone()]] {
+                for after in [&[][..], from_ref(&second), &[first.clone(), second.clone()]] {
                     let changed = set(client, &path, after).await;
                     if may {
                         assert_eq!(changed.code, 200, "{path}: {changed:?}");

@@ -9,6 +9,8 @@
 //! between is in [`unblock_owner_reference`]); informers and discovery clients (`TestGetDeletableResources`, most of
 //! `TestGarbageCollectorSync`). `TestGetAlternateOwnerIdentity` is next to the graph.
 
+use std::slice::from_ref;
+
 use kube_custody::sim::{Cluster, Controller, Verb};
 use serde_json::{Value, json};
 
@@ -334,7 +336,7 @@ async fn bad_child_by_the_wrong_kind_with_the_right_uid() {
 async fn cluster_scoped_bad_child_and_namespaced_good_child() {
     let reference = missing("v1", "ConfigMap");
     let both = async |stage: &Stage| {
-        node(stage, &[reference.clone()]).await;
+        node(stage, from_ref(&reference)).await;
         child(stage, "child", reference.clone()).await;
     };
     let get_owner = "get configmaps/ns1/owner";
